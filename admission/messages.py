@@ -1,0 +1,179 @@
+"""The rounds plane: what rank 0 says to every rank, and what the ranks answer (msgpack-encoded tagged structs)."""
+
+from msgspec import Struct
+
+from .request import Request
+
+
+class Probe(Struct, frozen=True, array_like=True):
+    """Asks every rank how much of the request's prefix it could reuse; nothing is owned by the answer."""
+
+    request: int
+    attempt: int
+
+
+class Install(Struct, frozen=True, array_like=True):
+    """Asks every rank to pin at most `candidate` tokens of prefix and to reserve the whole suffix, and to capture
+    recurrent snapshots at exactly `snapshots` (block-aligned positions beyond the candidate, ascending).
+    Applying one twice is harmless: idempotent by (request, attempt)."""
+
+    request: int
+    attempt: int
+    candidate: int
+    snapshots: tuple[int, ...]
+
+
+class Verdict(Struct, frozen=True, array_like=True):
+    """The leader's decision on an attempt. Not admitted: every rank releases what the attempt holds."""
+
+    request: int
+    attempt: int
+    endpoint: int
+    admitted: bool
+
+
+class Cancel(Struct, frozen=True, array_like=True):
+    """The request ends here, on every rank, after wave `after_wave` has run there (-1: no wave ever named it)."""
+
+    request: int
+    after_wave: int
+
+
+class RoundDown(Struct, frozen=True, tag="down"):
+    """One broadcast of rank 0. Decisions are applied in the order of the fields, and rounds in their order."""
+
+    epoch: int
+    round: int
+    announces: tuple[Request, ...] = ()
+    probes: tuple[Probe, ...] = ()
+    installs: tuple[Install, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    cancels: tuple[Cancel, ...] = ()
+    releases: tuple[str, ...] = ()
+    """Handles that end: released by their holder, or expired by rank 0's clock."""
+    reset: bool = False
+    """Drop every reusable block and snapshot that nothing references."""
+
+
+class Hint(Struct, frozen=True, array_like=True):
+    """The longest prefix, in tokens, that this rank could reuse for the request, by all of its windows.
+    `limited_by` is the name of the window that set it (empty: nothing did)."""
+
+    request: int
+    attempt: int
+    endpoint: int
+    limited_by: str = ""
+
+
+class Vote(Struct, frozen=True, array_like=True):
+    """The rank's answer to an install. `committed`: the prefix up to `endpoint` is pinned and the whole suffix
+    reserved. Not committed: nothing is held, and `reason` names the window that lacked room."""
+
+    request: int
+    attempt: int
+    endpoint: int
+    committed: bool
+    reason: str = ""
+
+
+class Gauges(Struct, frozen=True):
+    """What a rank's caches hold right now. Pages and slots are counts; each is free, reclaimable or referenced."""
+
+    pages_total: int = 0
+    pages_free: int = 0
+    pages_reclaimable: int = 0
+    slots_total: int = 0
+    slots_free: int = 0
+    slots_reclaimable: int = 0
+    leases: int = 0
+    handles: int = 0
+    pulls: int = 0
+
+    @property
+    def pages_pinned(self) -> int:
+        return self.pages_total - self.pages_free - self.pages_reclaimable
+
+    @property
+    def slots_pinned(self) -> int:
+        return self.slots_total - self.slots_free - self.slots_reclaimable
+
+
+class RoundUp(Struct, frozen=True, tag="up"):
+    """One rank's answer. `round` is the newest round applied; answers that take longer than a round ride on a
+    later one. `released` counts the times that this rank's capacity has grown since the epoch began."""
+
+    epoch: int
+    rank: int
+    round: int
+    hints: tuple[Hint, ...] = ()
+    votes: tuple[Vote, ...] = ()
+    released: int = 0
+    gauges: Gauges = Gauges()
+
+
+class FirstToken(Struct, frozen=True):
+    """What the last stage sampled. `top` holds (token, logprob) alternatives where they were asked for."""
+
+    request: int
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class WaveDone(Struct, frozen=True, tag="wave_done"):
+    """A rank has finished a wave. Only the last stage sends first tokens. `stage_time` is seconds of forward."""
+
+    epoch: int
+    rank: int
+    wave: int
+    stage_time: float
+    first_tokens: tuple[FirstToken, ...] = ()
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """The rank cannot go on in this epoch, and why."""
+
+    epoch: int
+    rank: int
+    reason: str
+
+
+class Hello(Struct, frozen=True, tag="hello"):
+    """A rank that has loaded its layers asks to join. Capacities are in pages and slots; `windows` names the
+    windows that exist on this rank."""
+
+    rank: int
+    version: str
+    fingerprint: str
+    config: str
+    layers: tuple[int, int]
+    windows: tuple[str, ...]
+    num_pages: int
+    num_slots: int
+    cache_bytes: int
+    weight_bytes: int
+    transfer_address: str
+
+
+class Welcome(Struct, frozen=True, tag="welcome"):
+    """The leader takes the rank in; the data plane is formed through the store at `store_host:store_port`."""
+
+    epoch: int
+    store_host: str
+    store_port: int
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """The leader will not take the rank in, and why."""
+
+    reason: str
+
+
+class Stop(Struct, frozen=True, tag="stop"):
+    """The epoch ends in good order: finish nothing, leave."""
+
+    epoch: int
+
+
+FromLeader = RoundDown | Welcome | Refused | Stop
+ToLeader = RoundUp | WaveDone | Failed | Hello
