@@ -1,0 +1,126 @@
+"""Runs one wave on one stage: materialise, compute, sample, publish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..admission.messages import FirstToken
+from ..admission.participant import Participant
+from ..admission.request import Request
+from ..cache.device_pools import DevicePools
+from ..cache.sequence import Sequence as CacheSequence
+from ..cache.stage_cache import StageCache
+from ..models.batch import Activations, SpanState, WaveBatch
+from ..models.stage_model import StageModel
+from .header import WaveHeader, WaveSpan
+from .sampler import sample_first_token
+from .trace import Trace
+
+
+class WaveMismatch(RuntimeError):
+    """A wave names an admission that this rank has not committed, or a position that it has not reached."""
+
+
+class Executor:
+    """Owned by LOOP. Waves run one after the other, in the order of their numbers."""
+
+    def __init__(
+        self,
+        model: StageModel,
+        pools: DevicePools,
+        cache: StageCache,
+        participant: Participant,
+        block_size: int,
+        device: torch.device,
+        trace: Trace,
+        on_sealed: Callable[[], None],
+    ) -> None:
+        self._model, self._pools, self._cache, self._participant = model, pools, cache, participant
+        self._block_size, self._device, self._trace, self._on_sealed = block_size, device, trace, on_sealed
+        self._positions: dict[int, int] = {}
+        """Request -> the position that its next span must start at, from its first span to its last."""
+
+    def forward(self, header: WaveHeader, inputs: Activations) -> tuple[Activations, float]:
+        """Computes this stage's layers for the wave. Returns what the next stage needs, and seconds of forward.
+        Nothing is visible to other requests before `settle`."""
+        states = [self._materialise(span) for span in header.spans]
+        tokens = self._tokens(header.spans) if self._model.is_first else None
+        started = time.perf_counter()
+        with self._trace.span("forward", wave=header.wave, tokens=header.num_tokens, spans=len(header.spans)):
+            outputs = self._model.forward(WaveBatch(states, self._block_size), self._pools.pools, tokens, inputs)
+        return outputs, time.perf_counter() - started
+
+    def sample(self, header: WaveHeader, outputs: Activations) -> tuple[FirstToken, ...]:
+        """On the last stage: the first token of every request whose prompt ends in this wave."""
+        rows: list[int] = []
+        requests: list[Request] = []
+        row = -1
+        for span in header.spans:
+            row += span.length
+            if span.last:
+                rows.append(row)
+                requests.append(self._participant.request(span.request))
+        if not rows:
+            return ()
+        with self._trace.span("sample", wave=header.wave, requests=len(rows)):
+            logits = self._model.logits(outputs, torch.tensor(rows, device=self._device)).cpu()
+            return tuple(self._choose(request, line) for request, line in zip(requests, logits, strict=True))
+
+    def settle(self, header: WaveHeader) -> None:
+        """The wave's device work is complete: publish what it wrote, seal what it finished."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        sealed = False
+        for span in header.spans:
+            self._cache.publish(span.request, span.end)
+            if span.last:
+                self._cache.seal(span.request)
+                self._participant.finished(span.request)
+                self._positions.pop(span.request, None)
+                sealed = True
+            else:
+                self._positions[span.request] = span.end
+        self._participant.wave_completed(header.wave)
+        if sealed:
+            self._on_sealed()
+
+    def forget(self, request: int) -> None:
+        """The request was cancelled and released on this rank."""
+        self._positions.pop(request, None)
+
+    def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
+        choice = sample_first_token(
+            logits, request.sampling, _token_tensor(request.tokens), self._model.spec.eos_token_ids
+        )
+        return FirstToken(request.id, choice.token, choice.logprob, choice.top)
+
+    def _materialise(self, span: WaveSpan) -> SpanState:
+        sequence = self._cache.sequence(span.request)
+        self._check(span, sequence)
+        if span.start == span.endpoint and sequence.source_slot >= 0:
+            self._pools.copy_slot(sequence.source_slot, sequence.slot)
+            self._cache.resumed(span.request)
+        blocks = -(-span.end // self._block_size)
+        snapshots = tuple(s for s in sequence.snapshots if span.start < s[0] <= span.end)
+        return SpanState(span.start, span.length, sequence.pages[:blocks], sequence.slot, snapshots)
+
+    def _check(self, span: WaveSpan, sequence: CacheSequence) -> None:
+        if (sequence.attempt, sequence.endpoint) != (span.attempt, span.endpoint):
+            raise WaveMismatch(
+                f"a wave runs attempt {span.attempt} of request {span.request} from endpoint {span.endpoint}, this "
+                f"rank has committed attempt {sequence.attempt} at {sequence.endpoint}"
+            )
+        due = self._positions.setdefault(span.request, span.endpoint)
+        if due != span.start:
+            raise WaveMismatch(f"request {span.request} is at position {due}, the wave starts it at {span.start}")
+
+    def _tokens(self, spans: Sequence[WaveSpan]) -> torch.Tensor:
+        parts = [_token_tensor(self._participant.request(s.request).tokens)[s.start : s.end] for s in spans]
+        return torch.cat(parts).to(self._device)
+
+
+def _token_tensor(tokens: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(tokens), dtype=torch.int32).to(torch.int64)

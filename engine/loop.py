@@ -1,0 +1,124 @@
+"""LOOP: the thread that walks the caches, runs the waves and, on rank 0, plans them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from ..admission.messages import RoundDown, RoundUp, WaveDone
+from ..admission.participant import Participant
+from ..models.batch import Activations
+from ..scheduler.planner import Planner
+from ..scheduler.span import WavePlan
+from .data_plane import Receiver, Sender
+from .executor import Executor
+from .header import WaveHeader, WaveSpan
+from .inbox import Leave, LoopInbox, PlanRequest, StopRequest, WakingQueue, WaveArrived, WaveFinished
+from .messages_internal import FromLoop, Stopped
+from .trace import Trace
+
+
+class Loop:
+    """One thread a stage. Under lockstep admission every walk, claim, wave and release of the rank happens here, in
+    one order; WAVE only carries the messages."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        epoch: int,
+        inbox: LoopInbox,
+        to_wave: WakingQueue[FromLoop],
+        participant: Participant,
+        executor: Executor,
+        planner: Planner | None,
+        receiver: Receiver | None,
+        sender: Sender | None,
+        trace: Trace,
+        fail: Callable[[str], None],
+    ) -> None:
+        self._rank, self._size, self._epoch = rank, size, epoch
+        self._inbox, self._to_wave = inbox, to_wave
+        self._participant, self._executor, self._planner = participant, executor, planner
+        self._receiver, self._sender, self._trace, self._fail = receiver, sender, trace, fail
+        self._admissions: dict[int, PlanRequest] = {}
+        self.thread = threading.Thread(target=self._run, name="LOOP", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+
+    def _step(self) -> bool:
+        """One event, or one planned wave. False when the thread shall leave."""
+        event = self._inbox.get(block=not self._can_plan())
+        match event:
+            case None:
+                self._run_planned()
+            case RoundDown():
+                with self._trace.span("walk", round=event.round):
+                    self._to_wave.put(self._participant.apply(event))
+                for cancel in event.cancels:
+                    self._executor.forget(cancel.request)
+            case WaveArrived():
+                self._run_wave(event.header, event.inputs, event.buffer)
+            case PlanRequest():
+                self._admissions[event.request] = event
+                self._planned().admit(event.request, event.attempt, event.endpoint, event.num_tokens)
+            case StopRequest():
+                self._admissions.pop(event.request, None)
+                self._to_wave.put(Stopped(event.request, self._planned().stop(event.request)))
+            case WaveFinished():
+                for span in self._planned().complete(event.wave):
+                    if span.last:
+                        self._admissions.pop(span.request, None)
+            case Leave():
+                return False
+        report = self._participant.report()
+        if report is not None:
+            self._to_wave.put(report)
+        return True
+
+    def _planned(self) -> Planner:
+        if self._planner is None:
+            raise RuntimeError(f"rank {self._rank} was told to plan, but only rank 0 plans")
+        return self._planner
+
+    def _can_plan(self) -> bool:
+        return self._planner is not None and self._planner.can_plan
+
+    def _run_planned(self) -> None:
+        plan = self._planned().plan(time.monotonic())
+        if plan is None:
+            return
+        self._planned().accept(plan)
+        self._run_wave(self._header(plan), {}, None)
+
+    def _header(self, plan: WavePlan) -> WaveHeader:
+        spans = [
+            WaveSpan(s.request, known.attempt, known.endpoint, s.start, s.length, s.last)
+            for s in plan.spans
+            for known in (self._admissions[s.request],)
+        ]
+        return WaveHeader(self._epoch, plan.wave, tuple(spans))
+
+    def _run_wave(self, header: WaveHeader, inputs: Activations, buffer: int | None) -> None:
+        outputs, seconds = self._executor.forward(header, inputs)
+        first_tokens = ()
+        if self._sender is not None:
+            self._sender.send(header, outputs)
+        else:
+            first_tokens = self._executor.sample(header, outputs)
+        self._executor.settle(header)
+        if buffer is not None and self._receiver is not None:
+            self._receiver.recycle(buffer)
+        self._to_wave.put(WaveDone(self._epoch, self._rank, header.wave, seconds, first_tokens))
+
+
+FromLoopMessage = RoundUp | WaveDone | Stopped
