@@ -1,7 +1,9 @@
 """Pulling state from a stage over ZMQ: a DEALER asks, the stage's ROUTER answers.
 
 Every request is one frame (a tagged struct). Every answer is one frame, and after a `Data` come the raw bytes,
-one frame for each tensor, C-contiguous and little-endian.
+one frame for each tensor, C-contiguous and little-endian. Answers to one connection come in the order of its requests,
+but that an OPEN of a prefill that is not finished is answered when it is. A pull belongs to the connection that
+opened it.
 """
 
 from msgspec import Struct
@@ -32,12 +34,18 @@ class LayerInfo(Struct, frozen=True):
 
 
 class Opened(Struct, frozen=True, tag="opened"):
+    """The state is pinned for `deadline_s` seconds more. One `Read` may ask for `max_blocks` blocks, and `max_reads`
+    of them may be unanswered at once."""
+
     pull: int
     epoch: int
     rank: int
     num_tokens: int
     block_size: int
     layers: tuple[LayerInfo, ...]
+    max_blocks: int
+    max_reads: int
+    deadline_s: float
 
 
 class Read(Struct, frozen=True, tag="read"):
@@ -68,7 +76,8 @@ class Valid(Struct, frozen=True, tag="valid"):
 
 
 class Refusal(Struct, frozen=True, tag="refusal"):
-    """`code` is one of `unknown_handle`, `wrong_epoch`, `expired`, `failed`, `unknown_pull`, `unknown_layer`,
+    """`code` is one of `unknown_handle`, `wrong_epoch`, `expired`, `not_finished` (the prefill did not end within the
+    stage's limit), `busy` (too many pulls, or too many reads at once), `failed`, `unknown_pull`, `unknown_layer`,
     `bad_range`, `malformed`."""
 
     code: str
