@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from zlib import crc32
 
 import msgspec
@@ -25,13 +25,53 @@ class NullSpan:
     """A span that is recorded nowhere."""
 
     def set(self, /, **args: Any) -> None:
-        """Nothing happens."""
+        """Adds what became known on the way."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Nothing happens."""
+        """Ends the span."""
+
+
+class Tracer(Protocol):
+    """What the threads of a process tell of themselves. Any thread may call anything; a thread's events go to the
+    track of the thread's name, so that two threads of one name share a track and must not nest across each other."""
+
+    enabled: bool
+
+    def now(self) -> int:
+        """The trace's clock, in nanoseconds."""
+        ...
+
+    def name_track(self, name: str) -> None:
+        """Gives the calling thread's track another name than the thread's."""
+        ...
+
+    def span(self, name: str, /, **args: Any) -> NullSpan:
+        """A context manager around what the calling thread does; spans of a thread nest. An exception that passes
+        through is noted in the span as `error`."""
+        ...
+
+    def record(self, name: str, start_ns: int, end_ns: int, /, track: str | None = None, **args: Any) -> None:
+        """A stretch that was timed elsewhere, by `now`; on the calling thread's track or on one named `track`."""
+        ...
+
+    def instant(self, name: str, /, **args: Any) -> None:
+        """A moment on the calling thread's track."""
+        ...
+
+    def counter(self, name: str, /, **values: float) -> None:
+        """One or more numbers over time, drawn together on a track of the process."""
+        ...
+
+    def flush(self) -> None:
+        """Writes, in the calling thread, what has gathered."""
+        ...
+
+    def close(self) -> None:
+        """Writes what has gathered and ends; later events are dropped. Harmless when repeated."""
+        ...
 
 
 class NullTracer:
@@ -44,38 +84,35 @@ class NullTracer:
         return 0
 
     def name_track(self, name: str) -> None:
-        """Nothing happens."""
+        pass
 
     def span(self, name: str, /, **args: Any) -> NullSpan:
         return self._span
 
     def record(self, name: str, start_ns: int, end_ns: int, /, track: str | None = None, **args: Any) -> None:
-        """Nothing happens."""
+        pass
 
     def instant(self, name: str, /, **args: Any) -> None:
-        """Nothing happens."""
+        pass
 
     def counter(self, name: str, /, **values: float) -> None:
-        """Nothing happens."""
+        pass
 
     def flush(self) -> None:
-        """Nothing happens."""
+        pass
 
     def close(self) -> None:
-        """Nothing happens."""
+        pass
 
 
-class Span(NullSpan):
-    """A stretch of the calling thread's time, from entering to leaving. Used by one thread."""
-
-    def __init__(self, tracer: "Tracer", name: str, args: dict[str, Any]) -> None:
+class _FileSpan(NullSpan):
+    def __init__(self, tracer: "FileTracer", name: str, args: dict[str, Any]) -> None:
         self._tracer = tracer
         self._name = name
         self._args = args
         self._start_ns = 0
 
     def set(self, /, **args: Any) -> None:
-        """Adds what became known on the way."""
         self._args.update(args)
 
     def __enter__(self) -> Self:
@@ -88,9 +125,8 @@ class Span(NullSpan):
         self._tracer.finish(self._name, self._start_ns, self._args)
 
 
-class Tracer(NullTracer):
-    """Writes one process's events to its part file. Any thread may call anything; a thread's events go to the track
-    of the thread's name, so that two threads of one name share a track and must not nest across each other.
+class FileTracer:
+    """Writes one process's events to its part file.
 
     The part is a JSON array without its closing bracket, one event a line, which viewers accept: it holds whatever
     had been flushed if the process is killed, and a process started again in its place goes on where that one ended.
@@ -127,20 +163,15 @@ class Tracer(NullTracer):
         self._writer.start()
 
     def now(self) -> int:
-        """The trace's clock, in nanoseconds."""
         return time.monotonic_ns() + self._lead_ns
 
     def name_track(self, name: str) -> None:
-        """Gives the calling thread's track another name than the thread's."""
         self._local.tid = self._track(name)
 
     def span(self, name: str, /, **args: Any) -> NullSpan:
-        """A context manager around what the calling thread does; spans of a thread nest. An exception that passes
-        through is noted in the span as `error`."""
-        return Span(self, name, args)
+        return _FileSpan(self, name, args)
 
     def record(self, name: str, start_ns: int, end_ns: int, /, track: str | None = None, **args: Any) -> None:
-        """A stretch that was timed elsewhere, by `now`; on the calling thread's track or on one named `track`."""
         tid = self._tid() if track is None else self._track(track)
         self._put(ph="X", name=name, ts=start_ns, dur=max(end_ns - start_ns, 0), tid=tid, args=args)
 
@@ -149,15 +180,12 @@ class Tracer(NullTracer):
         self._put(ph="X", name=name, ts=start_ns, dur=self.now() - start_ns, tid=self._tid(), args=args)
 
     def instant(self, name: str, /, **args: Any) -> None:
-        """A moment on the calling thread's track."""
         self._put(ph="i", s="t", name=name, ts=self.now(), tid=self._tid(), args=args)
 
     def counter(self, name: str, /, **values: float) -> None:
-        """One or more numbers over time, drawn together on a track of the process."""
         self._put(ph="C", name=name, ts=self.now(), tid=self._pid, args=values)
 
     def flush(self) -> None:
-        """Writes, in the calling thread, what has gathered."""
         with self._write_lock:
             lines: list[bytes] = []
             while self._events:
@@ -166,7 +194,6 @@ class Tracer(NullTracer):
                 self._write(b"".join(lines))
 
     def close(self) -> None:
-        """Writes what has gathered and ends; later events are dropped. Harmless when repeated."""
         if self._closing:
             return
         self._closing = True
@@ -251,9 +278,11 @@ def find_parts(trace: Path) -> list[Path]:
     return [part_path(trace, rank) for rank in sorted(int(rank) for rank in ranks if rank.isdecimal())]
 
 
-def open_tracer(trace: Path | None, rank: int) -> NullTracer:
+def open_tracer(trace: str | Path | None, rank: int) -> Tracer:
     """The tracer of a stage: to its part of `trace`, or to nowhere when there is none."""
-    return NullTracer() if trace is None else Tracer(part_path(trace, rank), process=f"rank {rank}", pid=rank + 1)
+    if trace is None:
+        return NullTracer()
+    return FileTracer(part_path(Path(trace), rank), process=f"rank {rank}", pid=rank + 1)
 
 
 def merge_traces(parts: Iterable[Path], out: Path) -> int:

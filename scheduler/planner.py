@@ -33,9 +33,9 @@ class Planner:
         return len(self._lanes) > 0
 
     @property
-    def full(self) -> bool:
-        """Whether the ring has no room for another wave."""
-        return self._ring.full
+    def can_plan(self) -> bool:
+        """Whether `plan` would return a wave."""
+        return self.runnable and not self._ring.full
 
     @property
     def in_flight(self) -> int:
@@ -66,7 +66,7 @@ class Planner:
     def plan(self, now: float) -> WavePlan | None:
         """The next wave; None when the ring is full or nothing is runnable. Calling it again plans the same."""
         overdue = self._overdue(now)
-        if self._ring.full or not self.runnable:
+        if not self.can_plan:
             return None
         spans = self._packer.pack(self._lanes, self._policy.budget(self._work()), overdue)
         return WavePlan(self._next_wave, spans)
