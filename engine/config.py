@@ -52,5 +52,10 @@ class EngineConfig(BaseModel):
 
         return "cuda" if torch.cuda.is_available() else "cpu"
 
+    def resolved_dtype(self) -> Literal["float32", "bfloat16"]:
+        if self.dtype != "auto":
+            return self.dtype
+        return "bfloat16" if self.resolved_device() == "cuda" else "float32"
+
     def resolved_threads(self) -> int:
         return self.threads_per_stage or max(1, (os.cpu_count() or 1) // self.pp)

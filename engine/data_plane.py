@@ -20,7 +20,7 @@ from ..cache.layout import TensorSpec
 from ..models.batch import Activations
 from .header import HEADER_BYTES, HeaderError, WaveHeader, decode_header, encode_header
 from .inbox import LoopInbox, WaveArrived
-from .trace import Trace
+from .trace import NullTracer
 
 _NEVER = timedelta(days=365)
 """An idle pipeline waits for its next header for as long as nobody sends a prompt; dead peers break the connection."""
@@ -62,11 +62,11 @@ class Receiver:
         max_tokens: int,
         device: torch.device,
         inbox: LoopInbox,
-        trace: Trace,
+        tracer: NullTracer,
         fail: Callable[[str], None],
     ) -> None:
         self._group, self._source, self._epoch, self._inbox, self._fail = group, source, epoch, inbox, fail
-        self._trace, self._max_tokens = trace, max_tokens
+        self._tracer, self._max_tokens = tracer, max_tokens
         self._buffers = [
             {t.name: torch.zeros((max_tokens, *t.shape), dtype=getattr(torch, t.dtype), device=device) for t in hop}
             for _ in range(RECEIVES_AHEAD)
@@ -94,7 +94,7 @@ class Receiver:
         self._check(header)
         buffer = self._free.get()
         inputs: Activations = {}
-        with self._trace.span("receive", wave=header.wave, tokens=header.num_tokens):
+        with self._tracer.span("receive", wave=header.wave, tokens=header.num_tokens):
             for name, storage in sorted(self._buffers[buffer].items()):
                 inputs[name] = storage[: header.num_tokens]
                 dist.recv(inputs[name], self._source, group=self._group)
@@ -116,9 +116,9 @@ class Sender:
     """Owns the thread that hands waves to the next stage. `send` waits only when two waves are still unsent."""
 
     def __init__(
-        self, group: dist.ProcessGroup, target: int, device: torch.device, trace: Trace, fail: Callable[[str], None]
+        self, group: dist.ProcessGroup, target: int, device: torch.device, tracer: NullTracer, fail: Callable[[str], None]
     ) -> None:
-        self._group, self._target, self._trace, self._fail = group, target, trace, fail
+        self._group, self._target, self._tracer, self._fail = group, target, tracer, fail
         self._cuda = device.type == "cuda"
         self._queue: queue.Queue[tuple[WaveHeader, Activations, torch.cuda.Event | None]] = queue.Queue(SENDS_AHEAD)
         threading.Thread(target=self._run, name="SEND", daemon=True).start()
@@ -137,7 +137,7 @@ class Sender:
                 header, outputs, event = self._queue.get()
                 if event is not None:
                     torch.cuda.current_stream().wait_event(event)
-                with self._trace.span("send", wave=header.wave, tokens=header.num_tokens):
+                with self._tracer.span("send", wave=header.wave, tokens=header.num_tokens):
                     dist.send(encode_header(header), self._target, group=self._group)
                     for name in sorted(outputs):
                         dist.send(outputs[name].contiguous(), self._target, group=self._group)

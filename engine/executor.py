@@ -17,7 +17,7 @@ from ..models.batch import Activations, SpanState, WaveBatch
 from ..models.stage_model import StageModel
 from .header import WaveHeader, WaveSpan
 from .sampler import sample_first_token
-from .trace import Trace
+from .trace import NullTracer
 
 
 class WaveMismatch(RuntimeError):
@@ -35,13 +35,11 @@ class Executor:
         participant: Participant,
         block_size: int,
         device: torch.device,
-        trace: Trace,
+        tracer: NullTracer,
         on_sealed: Callable[[], None],
     ) -> None:
         self._model, self._pools, self._cache, self._participant = model, pools, cache, participant
-        self._block_size, self._device, self._trace, self._on_sealed = block_size, device, trace, on_sealed
-        self._positions: dict[int, int] = {}
-        """Request -> the position that its next span must start at, from its first span to its last."""
+        self._block_size, self._device, self._tracer, self._on_sealed = block_size, device, tracer, on_sealed
 
     def forward(self, header: WaveHeader, inputs: Activations) -> tuple[Activations, float]:
         """Computes this stage's layers for the wave. Returns what the next stage needs, and seconds of forward.
@@ -49,7 +47,7 @@ class Executor:
         states = [self._materialise(span) for span in header.spans]
         tokens = self._tokens(header.spans) if self._model.is_first else None
         started = time.perf_counter()
-        with self._trace.span("forward", wave=header.wave, tokens=header.num_tokens, spans=len(header.spans)):
+        with self._tracer.span("forward", wave=header.wave, tokens=header.num_tokens, spans=len(header.spans)):
             outputs = self._model.forward(WaveBatch(states, self._block_size), self._pools.pools, tokens, inputs)
         return outputs, time.perf_counter() - started
 
@@ -65,7 +63,7 @@ class Executor:
                 requests.append(self._participant.request(span.request))
         if not rows:
             return ()
-        with self._trace.span("sample", wave=header.wave, requests=len(rows)):
+        with self._tracer.span("sample", wave=header.wave, requests=len(rows)):
             logits = self._model.logits(outputs, torch.tensor(rows, device=self._device)).cpu()
             return tuple(self._choose(request, line) for request, line in zip(requests, logits, strict=True))
 
@@ -79,17 +77,10 @@ class Executor:
             if span.last:
                 self._cache.seal(span.request)
                 self._participant.finished(span.request)
-                self._positions.pop(span.request, None)
                 sealed = True
-            else:
-                self._positions[span.request] = span.end
         self._participant.wave_completed(header.wave)
         if sealed:
             self._on_sealed()
-
-    def forget(self, request: int) -> None:
-        """The request was cancelled and released on this rank."""
-        self._positions.pop(request, None)
 
     def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
         choice = sample_first_token(
@@ -113,9 +104,10 @@ class Executor:
                 f"a wave runs attempt {span.attempt} of request {span.request} from endpoint {span.endpoint}, this "
                 f"rank has committed attempt {sequence.attempt} at {sequence.endpoint}"
             )
-        due = self._positions.setdefault(span.request, span.endpoint)
-        if due != span.start:
-            raise WaveMismatch(f"request {span.request} is at position {due}, the wave starts it at {span.start}")
+        if sequence.computed != span.start:
+            raise WaveMismatch(
+                f"request {span.request} is at position {sequence.computed}, the wave starts it at {span.start}"
+            )
 
     def _tokens(self, spans: Sequence[WaveSpan]) -> torch.Tensor:
         parts = [_token_tensor(self._participant.request(s.request).tokens)[s.start : s.end] for s in spans]

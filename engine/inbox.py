@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..admission.messages import RoundDown
+from ..admission.messages import RoundDown, RoundUp, WaveDone
 from ..models.batch import Activations
 from .header import WaveHeader
 
@@ -53,6 +53,22 @@ class Leave:
     """The epoch ends; the thread returns."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """LOOP → WAVE on rank 0: nothing more of the request will be planned; `after_wave` named it last (-1: none)."""
+
+    request: int
+    after_wave: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksDone:
+    """LOOP → WAVE on rank 0: (request, tokens computed so far) of a wave that has left the pipeline."""
+
+    chunks: tuple[tuple[int, int], ...]
+
+
+FromLoop = RoundUp | WaveDone | Stopped | ChunksDone
 ToLoop = RoundDown | WaveArrived | PlanRequest | StopRequest | WaveFinished | Leave
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..admission.messages import RoundDown, RoundUp, WaveDone
+from ..admission.messages import RoundDown, WaveDone
 from ..admission.participant import Participant
 from ..models.batch import Activations
 from ..scheduler.planner import Planner
@@ -14,9 +14,8 @@ from ..scheduler.span import WavePlan
 from .data_plane import Receiver, Sender
 from .executor import Executor
 from .header import WaveHeader, WaveSpan
-from .inbox import Leave, LoopInbox, PlanRequest, StopRequest, WakingQueue, WaveArrived, WaveFinished
-from .messages_internal import FromLoop, Stopped
-from .trace import Trace
+from .inbox import ChunksDone, FromLoop, Leave, LoopInbox, PlanRequest, Stopped, StopRequest, WakingQueue, WaveArrived, WaveFinished
+from .trace import NullTracer
 
 
 class Loop:
@@ -26,7 +25,6 @@ class Loop:
     def __init__(
         self,
         rank: int,
-        size: int,
         epoch: int,
         inbox: LoopInbox,
         to_wave: WakingQueue[FromLoop],
@@ -35,13 +33,13 @@ class Loop:
         planner: Planner | None,
         receiver: Receiver | None,
         sender: Sender | None,
-        trace: Trace,
+        tracer: NullTracer,
         fail: Callable[[str], None],
     ) -> None:
-        self._rank, self._size, self._epoch = rank, size, epoch
+        self._rank, self._epoch = rank, epoch
         self._inbox, self._to_wave = inbox, to_wave
         self._participant, self._executor, self._planner = participant, executor, planner
-        self._receiver, self._sender, self._trace, self._fail = receiver, sender, trace, fail
+        self._receiver, self._sender, self._tracer, self._fail = receiver, sender, tracer, fail
         self._admissions: dict[int, PlanRequest] = {}
         self.thread = threading.Thread(target=self._run, name="LOOP", daemon=True)
 
@@ -62,10 +60,8 @@ class Loop:
             case None:
                 self._run_planned()
             case RoundDown():
-                with self._trace.span("walk", round=event.round):
+                with self._tracer.span("walk", round=event.round):
                     self._to_wave.put(self._participant.apply(event))
-                for cancel in event.cancels:
-                    self._executor.forget(cancel.request)
             case WaveArrived():
                 self._run_wave(event.header, event.inputs, event.buffer)
             case PlanRequest():
@@ -75,7 +71,9 @@ class Loop:
                 self._admissions.pop(event.request, None)
                 self._to_wave.put(Stopped(event.request, self._planned().stop(event.request)))
             case WaveFinished():
-                for span in self._planned().complete(event.wave):
+                spans = self._planned().complete(event.wave)
+                self._to_wave.put(ChunksDone(tuple((span.request, span.end) for span in spans)))
+                for span in spans:
                     if span.last:
                         self._admissions.pop(span.request, None)
             case Leave():
@@ -91,7 +89,8 @@ class Loop:
         return self._planner
 
     def _can_plan(self) -> bool:
-        return self._planner is not None and self._planner.can_plan
+        planner = self._planner
+        return planner is not None and planner.runnable and not planner.full
 
     def _run_planned(self) -> None:
         plan = self._planned().plan(time.monotonic())
@@ -120,5 +119,3 @@ class Loop:
             self._receiver.recycle(buffer)
         self._to_wave.put(WaveDone(self._epoch, self._rank, header.wave, seconds, first_tokens))
 
-
-FromLoopMessage = RoundUp | WaveDone | Stopped

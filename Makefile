@@ -1,0 +1,59 @@
+# WavePP: `make serve` runs the server, `make test` the tests. Everything lives in .venv.
+
+PYTHON ?= python3
+# The CPU build serves development and tests; on a GPU machine: make install TORCH=torch EXTRAS=dev,cuda
+TORCH ?= torch==2.13.0
+EXTRAS ?= dev
+
+MODEL ?= demo
+PP ?= 2
+HOST ?= 127.0.0.1
+PORT ?= 8000
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin
+STAMP := $(VENV)/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve demo test check format clean
+
+help:
+	@echo "make serve    serve $(MODEL) on $(PP) stages at http://$(HOST):$(PORT) (MODEL= PP= PORT= ARGS=)"
+	@echo "make demo     prefill a prompt, pull its state into a decode process, print the continuation"
+	@echo "make test     all tests"
+	@echo "make check    ruff and basedpyright"
+	@echo "make install  the environment, in $(VENV) (the others do this by themselves)"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@echo "== creating $(VENV) =="
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --upgrade pip
+	@echo "== installing $(TORCH) (the largest part) =="
+	$(RUN)/python -m pip install "$(TORCH)"
+	@echo "== installing wavepp =="
+	$(RUN)/python -m pip install -e ".[$(EXTRAS)]"
+	@touch $@
+
+serve: $(STAMP)
+	$(RUN)/wavepp serve $(MODEL) --pp $(PP) --host $(HOST) --port $(PORT) $(ARGS)
+
+demo: $(STAMP)
+	$(RUN)/python -m wavepp.client.demo --model $(MODEL) --pp $(PP) $(ARGS)
+
+test: $(STAMP)
+	$(RUN)/python -m pytest $(ARGS)
+
+check: $(STAMP)
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/basedpyright
+
+format: $(STAMP)
+	$(RUN)/ruff format .
+	$(RUN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) *.egg-info build .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,77 @@
+"""What a person sees of the supervisor: start-up progress and what will be served."""
+
+from __future__ import annotations
+
+import sys
+
+from tqdm import tqdm
+
+from .messages import GroupUp, StageInfo
+from .status import Loaded, Loading
+
+
+class Console:
+    """Owned by the supervisor's main thread. Writes to standard error."""
+
+    def __init__(self, model: str, stages: int) -> None:
+        self._model, self._stages = model, stages
+        self._bar: tqdm | None = None
+        self._read: dict[int, tuple[int, int]] = {}
+
+    def say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def loading(self, status: Loading) -> None:
+        self._read[status.rank] = (status.done, status.total)
+        if self._bar is None:
+            self._bar = tqdm(desc="reading weights", unit="B", unit_scale=True, total=0, leave=False, file=sys.stderr)
+        self._bar.total = sum(total for _, total in self._read.values())
+        self._bar.n = sum(done for done, _ in self._read.values())
+        self._bar.refresh()
+
+    def loaded(self, status: Loaded) -> None:
+        first, stop = status.layers
+        self.say(f"  stage {status.rank}: layers {first}-{stop - 1}, {size(status.weight_bytes)} of weights")
+
+    def ready(self, group: GroupUp) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        self._read.clear()
+        for text in banner(self._model, group):
+            self.say(text)
+
+
+def banner(model: str, group: GroupUp) -> list[str]:
+    """What will be served, how much cache fits, and at what granularity prefixes can be reused."""
+    lines = [f"{model} is ready on {len(group.stages)} stages (epoch {group.epoch})"]
+    lines += [f"  {_stage_line(stage, group.block_size)}" for stage in group.stages]
+    lines.append(f"  longest prompt that fits the cache: {group.max_prompt_tokens:,} tokens")
+    if group.snapshot_interval:
+        lines.append(
+            f"  prefixes are reused at snapshots: every {group.snapshot_interval} tokens, and at the last block "
+            f"boundary ({group.block_size} tokens) of each prompt"
+        )
+    else:
+        lines.append(f"  prefixes are reused in blocks of {group.block_size} tokens")
+    return lines
+
+
+def size(num_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024 or unit == "GiB":
+            break
+        num_bytes /= 1024
+    return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+
+
+def _stage_line(stage: StageInfo, block_size: int) -> str:
+    first, stop = stage.layers
+    parts = [f"{size(stage.cache_bytes)} of cache"]
+    if stage.num_pages:
+        parts.append(f"{stage.num_pages * block_size:,} tokens of attention state")
+    if stage.num_slots:
+        parts.append(f"{stage.num_slots} recurrent states")
+    return f"stage {stage.rank}: layers {first}-{stop - 1}; {', '.join(parts)}"

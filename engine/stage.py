@@ -1,0 +1,233 @@
+"""One stage process: loads its layers, joins the group, and runs its threads until the epoch ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+import zmq
+
+from ..admission.leader import Leader
+from ..admission.participant import Participant
+from ..cache.device_pools import DevicePools
+from ..cache.keys import KeySpace
+from ..cache.stage_cache import StageCache
+from ..models.layout import cache_layout
+from ..models.partition import stage_layers
+from ..models.runtime import prepare_torch
+from ..models.stage_model import StageModel, load_stage
+from ..scheduler.planner import Planner
+from .data_plane import Edges, Receiver, Sender
+from .executor import Executor
+from .group_view import GroupView
+from .inbox import FromLoop, LoopInbox, WakingQueue
+from .loop import Loop
+from .meeting import Meeting, Membership
+from .settings import StageSettings
+from .stage_memory import StageMemory, allocate
+from .status import Broken, Loaded, Loading, Ready, say
+from .trace import open_tracer
+from .transfer_server import TransferServer
+from .wave_follower import FollowerWave
+from .wave_leader import LeaderWave
+
+log = logging.getLogger("wavepp.stage")
+
+
+class Stage:
+    """Owned by the main thread of the process, which waits in `run` for a signal, a failure or the leader's word."""
+
+    def __init__(self, settings: StageSettings) -> None:
+        self._settings, self._group, self._rank = settings, settings.group, settings.rank
+        self._last_rank = settings.group.engine.pp - 1
+        self._device = _device(settings)
+        self._done = threading.Event()
+        self._failing = threading.Lock()
+        self._failure = ""
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._wave: LeaderWave | FollowerWave | None = None
+        trace = self._group.engine.trace
+        self._tracer = open_tracer(Path(trace) if trace else None, self._rank)
+
+    def run(self) -> int:
+        """Returns the process's exit status."""
+        signal.signal(signal.SIGTERM, lambda *_: self._done.set())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self._start()
+            self._done.wait()
+        except Exception as error:
+            log.debug("rank %d could not start", self._rank, exc_info=True)
+            self.fail(str(error) or type(error).__name__)
+        if isinstance(self._wave, LeaderWave) and not self._failure:
+            self._wave.stop()
+        self._tracer.close()
+        return 1 if self._failure else 0
+
+    def fail(self, reason: str) -> None:
+        """From any thread: this epoch cannot go on. The first reason stands."""
+        with self._failing:
+            if self._failure or self._done.is_set():
+                return
+            self._failure = reason
+        log.error("rank %d: %s", self._rank, reason)
+        say(Broken(self._rank, reason))
+        if isinstance(self._wave, FollowerWave):
+            with contextlib.suppress(zmq.ZMQError):
+                self._wave.report_failure(reason)
+        self._done.set()
+
+    def _start(self) -> None:
+        prepare_torch(self._device, self._group.engine.resolved_threads())
+        model = self._load()
+        memory = allocate(model, self._group, self._device)
+        transfer = TransferServer(
+            self._group.transfer,
+            rank=self._rank,
+            block_size=self._group.cache.block_size,
+            layers=memory.layout,
+            pools=memory.pools.pools,
+            source=memory.cache,
+            on_failure=self.fail,
+        )
+        say(Loaded(self._rank, (model.layers.start, model.layers.stop), model.weight_bytes, memory.pools.num_bytes))
+        membership = Meeting(self._settings, self._context, self._device).attend(
+            model, memory, transfer.address, still_wanted=lambda: not self._done.is_set()
+        )
+        transfer.start(membership.epoch)
+        self._start_threads(model, memory, transfer, membership)
+
+    def _load(self) -> StageModel:
+        engine = self._group.engine
+        shown = 0.0
+
+        def on_progress(done: int, total: int) -> None:
+            nonlocal shown
+            if done == total or time.monotonic() - shown > 0.2:
+                shown = time.monotonic()
+                say(Loading(self._rank, done, total))
+
+        layers = stage_layers(self._group.model, engine.pp, engine.partition)[self._rank]
+        dtype = getattr(torch, engine.resolved_dtype())
+        return load_stage(self._group.model, layers, dtype=dtype, device=self._device, on_progress=on_progress)
+
+    def _start_threads(
+        self, model: StageModel, memory: StageMemory, transfer: TransferServer, membership: Membership
+    ) -> None:
+        group, rank, epoch = self._group, self._rank, membership.epoch
+        block_size = group.cache.block_size
+        inbox = LoopInbox()
+        from_loop: WakingQueue[FromLoop] = WakingQueue()
+        participant = Participant(rank, epoch, memory.cache, KeySpace(model.spec.fingerprint), block_size)
+        executor = Executor(
+            model, memory.pools, memory.cache, participant, block_size, self._device, self._tracer, transfer.notify
+        )
+        receiver, sender = self._neighbours(model, membership.edges, epoch, inbox)
+        loop = Loop(
+            rank=rank,
+            epoch=epoch,
+            inbox=inbox,
+            to_wave=from_loop,
+            participant=participant,
+            executor=executor,
+            planner=Planner(group.scheduler, block_size, group.engine.pp) if rank == 0 else None,
+            receiver=receiver,
+            sender=sender,
+            tracer=self._tracer,
+            fail=self.fail,
+        )
+        if rank == 0:
+            self._wave = self._lead(model, membership, inbox, from_loop)
+        else:
+            self._wave = FollowerWave(
+                rank, epoch, membership.rounds, inbox, from_loop, self.fail, on_stop=self._done.set
+            )
+        loop.start()
+        self._wave.start()
+
+    def _neighbours(
+        self, model: StageModel, edges: Edges, epoch: int, inbox: LoopInbox
+    ) -> tuple[Receiver | None, Sender | None]:
+        receiver = sender = None
+        if edges.previous is not None:
+            receiver = Receiver(
+                edges.previous,
+                source=self._rank - 1,
+                epoch=epoch,
+                hop=model.input_spec(),
+                max_tokens=self._group.scheduler.max_wave_tokens,
+                device=self._device,
+                inbox=inbox,
+                tracer=self._tracer,
+                fail=self.fail,
+            )
+        if edges.following is not None:
+            sender = Sender(edges.following, self._rank + 1, self._device, self._tracer, self.fail)
+        return receiver, sender
+
+    def _lead(
+        self, model: StageModel, membership: Membership, inbox: LoopInbox, from_loop: WakingQueue[FromLoop]
+    ) -> LeaderWave:
+        group, hellos = self._group, membership.hellos
+        leader = Leader(group.admission, membership.epoch, hellos, group.cache.block_size)
+        layer_names = [
+            tuple(
+                layer.name for layer in cache_layout(model.spec, range(*hello.layers), group.engine.resolved_dtype())
+            )
+            for hello in hellos
+        ]
+        view = GroupView(
+            membership.epoch,
+            group.model_name,
+            hellos,
+            layer_names,
+            group.cache.block_size,
+            group.admission.snapshot_interval,
+        )
+        submissions = self._context.socket(zmq.PULL)
+        submissions.bind(self._settings.submit)
+        front_end = None
+        if self._settings.front_end:
+            front_end = self._context.socket(zmq.PUSH)
+            front_end.connect(self._settings.front_end)
+        up = view.group_up(self._settings.submit, leader.max_prompt_tokens)
+        wave = LeaderWave(
+            leader=leader,
+            view=view,
+            rounds=membership.rounds,
+            routes=membership.routes,
+            submissions=submissions,
+            front_end=front_end,
+            inbox=inbox,
+            from_loop=from_loop,
+            tracer=self._tracer,
+            fail=self.fail,
+        )
+        wave.announce(up)
+        say(Ready(up))
+        return wave
+
+
+def _device(settings: StageSettings) -> torch.device:
+    kind = settings.group.engine.resolved_device()
+    return torch.device(kind, settings.rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
+
+
+def main(settings: StageSettings) -> int:
+    """Runs the stage in this process. The caller leaves with the result by `os._exit`: threads that wait in the data
+    plane for a peer that is gone cannot be joined."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.group.engine.log_level.upper(),
+        format=f"%(asctime)s %(levelname)s rank {settings.rank}: %(message)s",
+    )
+    if settings.host in ("127.0.0.1", "localhost"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return Stage(settings).run()

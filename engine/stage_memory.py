@@ -1,0 +1,38 @@
+"""The cache of one stage: what its layers keep, how much of it fits, and the storage itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..cache.config import Capacity, plan_capacity
+from ..cache.device_pools import DevicePools
+from ..cache.layout import LayerCache, Window
+from ..cache.stage_cache import StageCache
+from ..models.stage_model import StageModel
+from .settings import GroupSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    layout: tuple[LayerCache, ...]
+    windows: frozenset[Window]
+    capacity: Capacity
+    pools: DevicePools
+    cache: StageCache
+
+
+def allocate(model: StageModel, group: GroupSettings, device: torch.device) -> StageMemory:
+    """Raises the cache config's own error when the stage's memory cannot hold even one request."""
+    layout = model.cache_layout()
+    capacity = plan_capacity(layout, group.cache, snapshot_interval=group.admission.snapshot_interval)
+    block_size = group.cache.block_size
+    windows = frozenset(layer.window for layer in layout)
+    return StageMemory(
+        layout=layout,
+        windows=windows,
+        capacity=capacity,
+        pools=DevicePools(layout, capacity.num_pages, capacity.num_slots, block_size, device),
+        cache=StageCache(windows, capacity.num_pages, capacity.num_slots, block_size),
+    )

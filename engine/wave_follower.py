@@ -1,0 +1,68 @@
+"""WAVE on ranks 1 to P-1: carries rounds between the leader and LOOP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+import zmq
+
+from ..admission.messages import Failed, FromLeader, RoundDown, RoundUp, Stop, WaveDone
+from .inbox import FromLoop, Leave, LoopInbox, WakingQueue
+
+
+class FollowerWave:
+    """Owns the rank's end of the rounds plane. Waits by event on the socket and on LOOP's queue."""
+
+    def __init__(
+        self,
+        rank: int,
+        epoch: int,
+        socket: zmq.Socket[bytes],
+        inbox: LoopInbox,
+        from_loop: WakingQueue[FromLoop],
+        fail: Callable[[str], None],
+        on_stop: Callable[[], None],
+    ) -> None:
+        self._rank, self._epoch, self._socket = rank, epoch, socket
+        self._inbox, self._from_loop, self._fail, self._on_stop = inbox, from_loop, fail, on_stop
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromLeader)
+        self.thread = threading.Thread(target=self._run, name="WAVE", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def report_failure(self, reason: str) -> None:
+        """Best effort, from the failing thread, just before the process leaves."""
+        self._socket.send(self._encoder.encode(Failed(self._epoch, self._rank, reason)), zmq.NOBLOCK)
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._from_loop.fileno(), zmq.POLLIN)
+        try:
+            while True:
+                poller.poll()
+                for event in self._from_loop.drain():
+                    if isinstance(event, RoundUp | WaveDone):
+                        self._socket.send(self._encoder.encode(event))
+                if not self._take_rounds():
+                    return
+        except Exception as error:
+            self._fail(f"the rounds plane failed: {type(error).__name__}: {error}")
+
+    def _take_rounds(self) -> bool:
+        while self._socket.poll(0):
+            message = self._decoder.decode(self._socket.recv())
+            match message:
+                case RoundDown():
+                    self._inbox.put(message)
+                case Stop():
+                    self._inbox.put(Leave())
+                    self._on_stop()
+                    return False
+                case _:
+                    raise RuntimeError(f"the leader sent {type(message).__name__} after the group was formed")
+        return True
