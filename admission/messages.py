@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from ..cache.gauges import CacheGauges
 from .request import Request
 
 
@@ -67,35 +68,21 @@ class Hint(Struct, frozen=True, array_like=True):
 
 class Vote(Struct, frozen=True, array_like=True):
     """The rank's answer to an install. `committed`: the prefix up to `endpoint` is pinned and the whole suffix
-    reserved. Not committed: nothing is held, and `reason` names the window that lacked room."""
+    reserved. Not committed: nothing is held, and either `reason` says which window lacked room, or the prefix ends
+    at `endpoint`, short of the candidate, where the window `limited_by` ends it.
+    `released` is the rank's counter of the same name when it cast the vote: room that came later is room to retry."""
 
     request: int
     attempt: int
     endpoint: int
     committed: bool
     reason: str = ""
+    limited_by: str = ""
+    released: int = 0
 
 
-class Gauges(Struct, frozen=True):
-    """What a rank's caches hold right now. Pages and slots are counts; each is free, reclaimable or referenced."""
-
-    pages_total: int = 0
-    pages_free: int = 0
-    pages_reclaimable: int = 0
-    slots_total: int = 0
-    slots_free: int = 0
-    slots_reclaimable: int = 0
-    leases: int = 0
-    handles: int = 0
-    pulls: int = 0
-
-    @property
-    def pages_pinned(self) -> int:
-        return self.pages_total - self.pages_free - self.pages_reclaimable
-
-    @property
-    def slots_pinned(self) -> int:
-        return self.slots_total - self.slots_free - self.slots_reclaimable
+Gauges = CacheGauges
+"""What a rank's caches hold right now, as it travels."""
 
 
 class RoundUp(Struct, frozen=True, tag="up"):

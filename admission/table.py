@@ -1,0 +1,82 @@
+"""The requests that rank 0 has taken and not ended."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .request import Request
+
+
+class State(StrEnum):
+    """queued → probing → installing → running → gone; running → stopping → gone when it is cancelled there."""
+
+    QUEUED = "queued"
+    PROBING = "probing"
+    INSTALLING = "installing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+    @property
+    def admitted(self) -> bool:
+        return self in (State.RUNNING, State.STOPPING)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One request as the leader sees it. Times are on the clock of the `now` arguments, in seconds; `endpoint` is the
+    reused prefix and `computed` what is there by now, both in tokens."""
+
+    request: Request
+    submitted_at: float
+    state: State = State.QUEUED
+    attempt: int = 0
+    started_at: float = 0.0
+    admitted_at: float = 0.0
+    endpoint: int = 0
+    computed: int = 0
+    limited_by: str = ""
+
+
+class RequestTable:
+    """By id, public name and handle, with the queue of those not yet admitted in the order they came.
+    Owner: the leader's thread."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._names: dict[str, int] = {}
+        self._handles: dict[str, int] = {}
+        self._queue: OrderedDict[int, Entry] = OrderedDict()
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        return len(self._entries) - len(self._queue)
+
+    @property
+    def head(self) -> Entry | None:
+        return next(iter(self._queue.values()), None)
+
+    def add(self, entry: Entry) -> None:
+        request = entry.request
+        self._entries[request.id] = self._queue[request.id] = entry
+        self._names[request.name] = self._handles[request.handle] = request.id
+
+    def admit(self, entry: Entry) -> None:
+        del self._queue[entry.request.id]
+
+    def remove(self, entry: Entry) -> None:
+        request = entry.request
+        del self._entries[request.id], self._names[request.name], self._handles[request.handle]
+        self._queue.pop(request.id, None)
+
+    def get(self, request: int) -> Entry | None:
+        return self._entries.get(request)
+
+    def named(self, name: str) -> Entry | None:
+        return self._entries.get(self._names.get(name, -1))
+
+    def holds_handle(self, handle: str) -> bool:
+        return handle in self._handles
