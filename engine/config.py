@@ -13,31 +13,42 @@ class EngineConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    pp: int = Field(2, ge=1, le=64, description="pipeline stages, one process each")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the stages compute")
+    pp: int = Field(default=2, ge=1, le=64, description="pipeline stages, one process each")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="where the stages compute")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="weights and attention caches; auto is float32 on cpu, bfloat16 on cuda"
+        default="auto", description="weights and attention caches; auto is float32 on cpu, bfloat16 on cuda"
     )
     max_model_len: int | None = Field(
-        None, ge=1, le=16_777_216, description="longest prompt in tokens; the model's own limit when not given"
+        default=None, ge=1, le=16_777_216, description="longest prompt in tokens; the model's own limit when not given"
     )
     partition: str | None = Field(
-        None, description="layers of each stage by hand, as 0-3,4-11 (inclusive); even when not given"
+        default=None, description="layers of each stage by hand, as 0-3,4-11 (inclusive); even when not given"
     )
     threads_per_stage: int | None = Field(
-        None, ge=1, le=1024, description="CPU threads a stage computes with; the cores shared out when not given"
+        default=None,
+        ge=1,
+        le=1024,
+        description="CPU threads a stage computes with; the cores shared out when not given",
     )
-    start_timeout_s: float = Field(600.0, gt=0, le=86_400, description="longest wait for all stages to be ready")
-    stop_timeout_s: float = Field(10.0, gt=0, le=3_600, description="longest wait for a stage to leave when asked")
+    start_timeout_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="longest wait for all stages to be ready"
+    )
+    stop_timeout_s: float = Field(
+        default=10.0, gt=0, le=3_600, description="longest wait for a stage to leave when asked"
+    )
     max_failures: int = Field(
-        5, ge=0, le=1_000_000, description="failed epochs within failure_window_s before serving is given up"
+        default=5, ge=0, le=1_000_000, description="failed epochs within failure_window_s before serving is given up"
     )
-    failure_window_s: float = Field(120.0, gt=0, le=86_400, description="how long a failed epoch is held against us")
+    failure_window_s: float = Field(
+        default=120.0, gt=0, le=86_400, description="how long a failed epoch is held against us"
+    )
     max_frame_bytes: int = Field(
-        268_435_456, ge=65_536, le=2**33, description="largest control frame taken from another process"
+        default=268_435_456, ge=65_536, le=2**33, description="largest control frame taken from another process"
     )
-    trace: str | None = Field(None, description="write Chrome trace events of every thread and rank to this file")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity to log")
+    trace: str | None = Field(
+        default=None, description="write Chrome trace events of every thread and rank to this file"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="least severity to log")
 
     @model_validator(mode="after")
     def _partition_is_for_us(self) -> Self:

@@ -20,7 +20,7 @@ from ..cache.layout import TensorSpec
 from ..models.batch import Activations
 from .header import HEADER_BYTES, HeaderError, WaveHeader, decode_header, encode_header
 from .inbox import LoopInbox, WaveArrived
-from .trace import NullTracer
+from .trace import Tracer
 
 _NEVER = timedelta(days=365)
 """An idle pipeline waits for its next header for as long as nobody sends a prompt; dead peers break the connection."""
@@ -43,8 +43,14 @@ def form_group(rank: int, size: int, store: dist.Store, device: torch.device, ti
         return Edges(None, None)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
+    # Every rank forms every group, in one order; a rank outside a group gets a placeholder, which is not kept.
     groups = [dist.new_group([left, left + 1], timeout=_NEVER, backend=backend) for left in range(size - 1)]
-    return Edges(groups[rank - 1] if rank > 0 else None, groups[rank] if rank < size - 1 else None)
+    return Edges(_mine(groups[rank - 1]) if rank > 0 else None, _mine(groups[rank]) if rank < size - 1 else None)
+
+
+def _mine(group: object) -> dist.ProcessGroup:
+    assert isinstance(group, dist.ProcessGroup), "a rank must belong to the groups of its own edges"
+    return group
 
 
 class Receiver:
@@ -62,7 +68,7 @@ class Receiver:
         max_tokens: int,
         device: torch.device,
         inbox: LoopInbox,
-        tracer: NullTracer,
+        tracer: Tracer,
         fail: Callable[[str], None],
     ) -> None:
         self._group, self._source, self._epoch, self._inbox, self._fail = group, source, epoch, inbox, fail
@@ -116,7 +122,12 @@ class Sender:
     """Owns the thread that hands waves to the next stage. `send` waits only when two waves are still unsent."""
 
     def __init__(
-        self, group: dist.ProcessGroup, target: int, device: torch.device, tracer: NullTracer, fail: Callable[[str], None]
+        self,
+        group: dist.ProcessGroup,
+        target: int,
+        device: torch.device,
+        tracer: Tracer,
+        fail: Callable[[str], None],
     ) -> None:
         self._group, self._target, self._tracer, self._fail = group, target, tracer, fail
         self._cuda = device.type == "cuda"

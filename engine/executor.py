@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..admission.messages import FirstToken
@@ -17,10 +19,10 @@ from ..models.batch import Activations, SpanState, WaveBatch
 from ..models.stage_model import StageModel
 from .header import WaveHeader, WaveSpan
 from .sampler import sample_first_token
-from .trace import NullTracer
+from .trace import Tracer
 
 
-class WaveMismatch(RuntimeError):
+class WaveMismatchError(RuntimeError):
     """A wave names an admission that this rank has not committed, or a position that it has not reached."""
 
 
@@ -35,7 +37,7 @@ class Executor:
         participant: Participant,
         block_size: int,
         device: torch.device,
-        tracer: NullTracer,
+        tracer: Tracer,
         on_sealed: Callable[[], None],
     ) -> None:
         self._model, self._pools, self._cache, self._participant = model, pools, cache, participant
@@ -83,9 +85,8 @@ class Executor:
             self._on_sealed()
 
     def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
-        choice = sample_first_token(
-            logits, request.sampling, _token_tensor(request.tokens), self._model.spec.eos_token_ids
-        )
+        prompt = torch.from_numpy(_tokens_of(request).astype(np.int64))
+        choice = sample_first_token(logits, request.sampling, prompt, self._model.spec.eos_token_ids)
         return FirstToken(request.id, choice.token, choice.logprob, choice.top)
 
     def _materialise(self, span: WaveSpan) -> SpanState:
@@ -100,19 +101,19 @@ class Executor:
 
     def _check(self, span: WaveSpan, sequence: CacheSequence) -> None:
         if (sequence.attempt, sequence.endpoint) != (span.attempt, span.endpoint):
-            raise WaveMismatch(
+            raise WaveMismatchError(
                 f"a wave runs attempt {span.attempt} of request {span.request} from endpoint {span.endpoint}, this "
                 f"rank has committed attempt {sequence.attempt} at {sequence.endpoint}"
             )
         if sequence.computed != span.start:
-            raise WaveMismatch(
+            raise WaveMismatchError(
                 f"request {span.request} is at position {sequence.computed}, the wave starts it at {span.start}"
             )
 
     def _tokens(self, spans: Sequence[WaveSpan]) -> torch.Tensor:
-        parts = [_token_tensor(self._participant.request(s.request).tokens)[s.start : s.end] for s in spans]
-        return torch.cat(parts).to(self._device)
+        parts = [_tokens_of(self._participant.request(s.request))[s.start : s.end] for s in spans]
+        return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(self._device)
 
 
-def _token_tensor(tokens: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(tokens), dtype=torch.int32).to(torch.int64)
+def _tokens_of(request: Request) -> npt.NDArray[np.int32]:
+    return np.frombuffer(request.tokens, dtype="<i4")

@@ -49,6 +49,11 @@ class WaveFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class CapacityGrew:
+    """From the transfer thread: pulls have ended, and what they kept may be free; a blocked leader wants to know."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """The epoch ends; the thread returns."""
 
@@ -69,7 +74,7 @@ class ChunksDone:
 
 
 FromLoop = RoundUp | WaveDone | Stopped | ChunksDone
-ToLoop = RoundDown | WaveArrived | PlanRequest | StopRequest | WaveFinished | Leave
+ToLoop = RoundDown | WaveArrived | PlanRequest | StopRequest | WaveFinished | CapacityGrew | Leave
 
 
 class LoopInbox:

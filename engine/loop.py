@@ -14,8 +14,20 @@ from ..scheduler.span import WavePlan
 from .data_plane import Receiver, Sender
 from .executor import Executor
 from .header import WaveHeader, WaveSpan
-from .inbox import ChunksDone, FromLoop, Leave, LoopInbox, PlanRequest, Stopped, StopRequest, WakingQueue, WaveArrived, WaveFinished
-from .trace import NullTracer
+from .inbox import (
+    CapacityGrew,
+    ChunksDone,
+    FromLoop,
+    Leave,
+    LoopInbox,
+    PlanRequest,
+    Stopped,
+    StopRequest,
+    WakingQueue,
+    WaveArrived,
+    WaveFinished,
+)
+from .trace import Tracer
 
 
 class Loop:
@@ -33,7 +45,7 @@ class Loop:
         planner: Planner | None,
         receiver: Receiver | None,
         sender: Sender | None,
-        tracer: NullTracer,
+        tracer: Tracer,
         fail: Callable[[str], None],
     ) -> None:
         self._rank, self._epoch = rank, epoch
@@ -76,6 +88,8 @@ class Loop:
                 for span in spans:
                     if span.last:
                         self._admissions.pop(span.request, None)
+            case CapacityGrew():
+                pass
             case Leave():
                 return False
         report = self._participant.report()
@@ -89,8 +103,7 @@ class Loop:
         return self._planner
 
     def _can_plan(self) -> bool:
-        planner = self._planner
-        return planner is not None and planner.runnable and not planner.full
+        return self._planner is not None and self._planner.can_plan
 
     def _run_planned(self) -> None:
         plan = self._planned().plan(time.monotonic())
@@ -118,4 +131,3 @@ class Loop:
         if buffer is not None and self._receiver is not None:
             self._receiver.recycle(buffer)
         self._to_wave.put(WaveDone(self._epoch, self._rank, header.wave, seconds, first_tokens))
-

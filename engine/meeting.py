@@ -39,7 +39,12 @@ class Meeting:
         self._timeout_s = settings.group.engine.start_timeout_s
 
     def attend(
-        self, model: StageModel, memory: StageMemory, transfer_address: str, still_wanted: Callable[[], bool]
+        self,
+        model: StageModel,
+        memory: StageMemory,
+        weight_bytes: int,
+        transfer_address: str,
+        still_wanted: Callable[[], bool],
     ) -> Membership:
         """Raises HandshakeError when a rank does not come or does not fit."""
         hello = Hello(
@@ -52,7 +57,7 @@ class Meeting:
             num_pages=memory.capacity.num_pages,
             num_slots=memory.capacity.num_slots,
             cache_bytes=memory.pools.num_bytes,
-            weight_bytes=model.weight_bytes,
+            weight_bytes=weight_bytes,
             transfer_address=transfer_address,
         )
         return self._lead(hello) if self._rank == 0 else self._follow(hello, still_wanted)

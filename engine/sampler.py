@@ -25,36 +25,48 @@ class SampledToken(NamedTuple):
 def sample_first_token(
     logits: Tensor, sampling: Sampling, prompt_tokens: Tensor, eos_token_ids: tuple[int, ...]
 ) -> SampledToken:
-    """Chooses the token that follows the prompt.
+    """Chooses the token that follows the prompt: the likeliest by `process_logits` at temperature 0, else drawn from
+    its softmax. Arguments and errors are those of `process_logits`.
 
-    `logits` is [vocab], floating, on any device, and is left as it is; `prompt_tokens` is [tokens] int64, anywhere.
-    In this order, as vLLM and transformers do, but for `min_p`, which vLLM cuts by before `top_k` and `top_p`:
-    logit_bias; min_tokens (1 or more bans the end-of-sequence tokens, since this is the output's first);
-    repetition, then frequency and presence penalties; temperature (0: the largest remaining logit, and the rest is
-    skipped); top_k (ties with the k-th are kept); top_p (the shortest list, most likely first, that reaches it);
-    min_p. **The penalties count the prompt**, all three of them: nothing has been generated yet, so that a count over
-    the output, as decoders keep it for presence and frequency, would never be anything but zero.
-
-    `logprob` is the token's log-softmax of the logits as given, before any of the above (vLLM's `raw_logprobs`), and
+    `logprob` is the token's log-softmax of the logits as given, before any processing (vLLM's `raw_logprobs`), and
     `top` holds the `sampling.logprobs` likeliest tokens of it, likeliest first.
 
     Depends on the arguments alone: the noise comes from `sampling.seed` and is drawn on the CPU for each token id
     (Gumbel-max), so the same request gives the same token in any batch, on any device, and small numeric differences
-    rarely change it. Ties go to the lowest id. Reads nothing else, so any thread may call it.
+    rarely change it. Ties go to the lowest id. Reads nothing else, so any thread may call it."""
+    scores = process_logits(logits, sampling, prompt_tokens, eos_token_ids)
+    if sampling.temperature > 0:
+        scores = scores + _noise(sampling.seed, scores.numel()).to(scores.device)
+    token = int(scores.argmax())
+    logprobs = logits.double().log_softmax(0)
+    return SampledToken(token, float(logprobs[token]), _top(logprobs, sampling.logprobs or 0))
+
+
+@torch.inference_mode()
+def process_logits(logits: Tensor, sampling: Sampling, prompt_tokens: Tensor, eos_token_ids: tuple[int, ...]) -> Tensor:
+    """The log weights of the first token, up to a constant: [vocab] float64 on the logits' device, −inf for what is
+    excluded.
+
+    `logits` is [vocab], floating, on any device, and is left as it is; `prompt_tokens` is [tokens] int64, anywhere.
+    In the order of transformers, which is also vLLM's but for `min_p`, by which vLLM cuts before `top_k` and `top_p`:
+    logit_bias; min_tokens (1 or more bans the end-of-sequence tokens, since this is the output's first);
+    repetition, then frequency and presence penalties; temperature (at 0 the rest is skipped); top_k (ties with the
+    k-th are kept); top_p (the shortest list, likeliest first, that reaches it; of equals the lowest ids); min_p.
+
+    **The penalties count the prompt**, all three of them: nothing has been generated yet, so that a count over the
+    output, as decoders keep it for presence and frequency, would never be anything but zero.
 
     Raises `SamplingError` on logits with NaN or without a finite maximum, on biased or penalised ids beyond the
     vocabulary, and when the settings ban every token."""
     _check_finite(logits)
-    raw = logits.double()
-    scores = _penalise(_bias(raw.clone(), sampling, eos_token_ids), sampling, prompt_tokens)
-    if bool(torch.isneginf(scores.max())):
+    scores = _penalise(_bias(logits.double().clone(), sampling, eos_token_ids), sampling, prompt_tokens)
+    largest = float(scores.max())
+    if largest == float("-inf"):
         raise SamplingError("the settings ban every token of the vocabulary")
-    if sampling.temperature > 0:
-        scores = _truncate(_heat(scores, sampling.temperature), sampling)
-        scores = scores + _noise(sampling.seed, scores.numel()).to(scores.device)
-    token = int(scores.argmax())
-    logprobs = raw.log_softmax(0)
-    return SampledToken(token, float(logprobs[token]), _top(logprobs, sampling.logprobs or 0))
+    if sampling.temperature == 0:
+        return scores
+    # Measured from the maximum, so that the smallest temperatures do not overflow.
+    return _truncate((scores - largest) / sampling.temperature, sampling)
 
 
 def _check_finite(logits: Tensor) -> None:
@@ -91,11 +103,6 @@ def _penalise(scores: Tensor, sampling: Sampling, prompt_tokens: Tensor) -> Tens
     penalty = sampling.repetition_penalty
     scores = torch.where(seen, torch.where(scores > 0, scores / penalty, scores * penalty), scores)
     return scores - sampling.frequency_penalty * counts - sampling.presence_penalty * counts.clamp(max=1)
-
-
-def _heat(scores: Tensor, temperature: float) -> Tensor:
-    # Measured from the maximum, so that the smallest temperatures do not overflow.
-    return (scores - scores.max()) / temperature
 
 
 def _truncate(scores: Tensor, sampling: Sampling) -> Tensor:

@@ -9,27 +9,25 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 import torch
 import zmq
 
 from ..admission.leader import Leader
 from ..admission.participant import Participant
-from ..cache.device_pools import DevicePools
 from ..cache.keys import KeySpace
-from ..cache.stage_cache import StageCache
-from ..models.layout import cache_layout
-from ..models.partition import stage_layers
+from ..models.config import load_spec
+from ..models.layout import cache_layout, hop_spec
 from ..models.runtime import prepare_torch
-from ..models.stage_model import StageModel, load_stage
+from ..models.stage_model import StageModel, load_stage, plan_stage
 from ..scheduler.planner import Planner
 from .data_plane import Edges, Receiver, Sender
 from .executor import Executor
 from .group_view import GroupView
-from .inbox import FromLoop, LoopInbox, WakingQueue
+from .inbox import CapacityGrew, FromLoop, LoopInbox, WakingQueue
 from .loop import Loop
 from .meeting import Meeting, Membership
+from .placement import place
 from .settings import StageSettings
 from .stage_memory import StageMemory, allocate
 from .status import Broken, Loaded, Loading, Ready, say
@@ -53,8 +51,7 @@ class Stage:
         self._failure = ""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._wave: LeaderWave | FollowerWave | None = None
-        trace = self._group.engine.trace
-        self._tracer = open_tracer(Path(trace) if trace else None, self._rank)
+        self._tracer = open_tracer(self._group.engine.trace, self._rank)
 
     def run(self) -> int:
         """Returns the process's exit status."""
@@ -86,8 +83,10 @@ class Stage:
 
     def _start(self) -> None:
         prepare_torch(self._device, self._group.engine.resolved_threads())
+        self._placement = place(load_spec(self._group.model).num_layers, self._group.engine)
         model = self._load()
         memory = allocate(model, self._group, self._device)
+        inbox = LoopInbox()
         transfer = TransferServer(
             self._group.transfer,
             rank=self._rank,
@@ -95,14 +94,16 @@ class Stage:
             layers=memory.layout,
             pools=memory.pools.pools,
             source=memory.cache,
+            on_closed=lambda: inbox.put(CapacityGrew()),
             on_failure=self.fail,
         )
-        say(Loaded(self._rank, (model.layers.start, model.layers.stop), model.weight_bytes, memory.pools.num_bytes))
+        weight_bytes = plan_stage(model.spec, model.layers, model.dtype).num_bytes
+        say(Loaded(self._rank, (model.layers.start, model.layers.stop), weight_bytes, memory.pools.num_bytes))
         membership = Meeting(self._settings, self._context, self._device).attend(
-            model, memory, transfer.address, still_wanted=lambda: not self._done.is_set()
+            model, memory, weight_bytes, transfer.address, still_wanted=lambda: not self._done.is_set()
         )
         transfer.start(membership.epoch)
-        self._start_threads(model, memory, transfer, membership)
+        self._start_threads(model, memory, transfer, membership, inbox)
 
     def _load(self) -> StageModel:
         engine = self._group.engine
@@ -114,16 +115,20 @@ class Stage:
                 shown = time.monotonic()
                 say(Loading(self._rank, done, total))
 
-        layers = stage_layers(self._group.model, engine.pp, engine.partition)[self._rank]
         dtype = getattr(torch, engine.resolved_dtype())
+        layers = self._placement[self._rank]
         return load_stage(self._group.model, layers, dtype=dtype, device=self._device, on_progress=on_progress)
 
     def _start_threads(
-        self, model: StageModel, memory: StageMemory, transfer: TransferServer, membership: Membership
+        self,
+        model: StageModel,
+        memory: StageMemory,
+        transfer: TransferServer,
+        membership: Membership,
+        inbox: LoopInbox,
     ) -> None:
         group, rank, epoch = self._group, self._rank, membership.epoch
         block_size = group.cache.block_size
-        inbox = LoopInbox()
         from_loop: WakingQueue[FromLoop] = WakingQueue()
         participant = Participant(rank, epoch, memory.cache, KeySpace(model.spec.fingerprint), block_size)
         executor = Executor(
@@ -161,7 +166,7 @@ class Stage:
                 edges.previous,
                 source=self._rank - 1,
                 epoch=epoch,
-                hop=model.input_spec(),
+                hop=hop_spec(model.spec, self._placement[self._rank - 1], model.dtype),
                 max_tokens=self._group.scheduler.max_wave_tokens,
                 device=self._device,
                 inbox=inbox,
@@ -178,9 +183,7 @@ class Stage:
         group, hellos = self._group, membership.hellos
         leader = Leader(group.admission, membership.epoch, hellos, group.cache.block_size)
         layer_names = [
-            tuple(
-                layer.name for layer in cache_layout(model.spec, range(*hello.layers), group.engine.resolved_dtype())
-            )
+            tuple(layer.name for layer in cache_layout(model.spec, range(*hello.layers), group.engine.resolved_dtype()))
             for hello in hellos
         ]
         view = GroupView(

@@ -33,6 +33,12 @@ def allocate(model: StageModel, group: GroupSettings, device: torch.device) -> S
         layout=layout,
         windows=windows,
         capacity=capacity,
-        pools=DevicePools(layout, capacity.num_pages, capacity.num_slots, block_size, device),
+        pools=DevicePools(
+            layout,
+            num_pages=capacity.num_pages,
+            num_slots=capacity.num_slots,
+            block_size=block_size,
+            device=device,
+        ),
         cache=StageCache(windows, capacity.num_pages, capacity.num_slots, block_size),
     )

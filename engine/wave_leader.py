@@ -32,7 +32,7 @@ from .messages import (
     ToFrontEnd,
     ToRankZero,
 )
-from .trace import NullTracer
+from .trace import Tracer
 
 
 class LeaderWave:
@@ -49,7 +49,7 @@ class LeaderWave:
         front_end: zmq.Socket[bytes] | None,
         inbox: LoopInbox,
         from_loop: WakingQueue[FromLoop],
-        tracer: NullTracer,
+        tracer: Tracer,
         fail: Callable[[str], None],
     ) -> None:
         self._leader, self._view = leader, view
@@ -59,8 +59,8 @@ class LeaderWave:
         self._encoder = msgspec.msgpack.Encoder()
         self._from_ranks = msgspec.msgpack.Decoder(ToLeader)
         self._from_front = msgspec.msgpack.Decoder(ToRankZero)
-        self._state_calls: list[tuple[int, int]] = []
-        """(round that every rank must have answered, call) of the GetState calls that wait."""
+        self._waiting: list[tuple[int, int, bool]] = []
+        """(round that every rank must have answered, call, whether the state is asked for) of calls that wait."""
         self._stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, name="WAVE", daemon=True)
 
@@ -107,7 +107,7 @@ class LeaderWave:
         while (down := self._leader.next_round(now)) is not None:
             self._broadcast(down)
             self._carry_out()
-        self._answer_state_calls()
+        self._answer_waiting()
 
     def _broadcast(self, down: RoundDown) -> None:
         with self._tracer.span("round", round=down.round):
@@ -143,6 +143,7 @@ class LeaderWave:
         if done.epoch != self._view.epoch:
             raise RuntimeError(f"rank {done.rank} reports a wave of epoch {done.epoch}, this is {self._view.epoch}")
         self._view.wave_done(done)
+        self._leader.heard(done.rank, now)
         if done.rank == self._view.size - 1:
             self._inbox.put(WaveFinished(done.wave))
         for token in done.first_tokens:
@@ -165,10 +166,9 @@ class LeaderWave:
             case KvRelease():
                 self._reply(message.call, self._leader.release_handle(message.handle, now))
             case ResetCache():
-                self._leader.reset(now)
-                self._reply(message.call, "")
+                self._waiting.append((self._leader.reset(now), message.call, False))
             case GetState():
-                self._state_calls.append((self._leader.request_report(), message.call))
+                self._waiting.append((self._leader.request_report(), message.call, True))
 
     def _submit(self, message: Submit, now: float) -> None:
         refusal = self._leader.submit(
@@ -198,9 +198,7 @@ class LeaderWave:
         for effect in self._leader.take_effects():
             match effect:
                 case Admitted():
-                    self._inbox.put(
-                        PlanRequest(effect.request.id, effect.attempt, effect.endpoint, effect.num_tokens)
-                    )
+                    self._inbox.put(PlanRequest(effect.request.id, effect.attempt, effect.endpoint, effect.num_tokens))
                     self._view.admitted(effect)
                 case Progressed():
                     self._send(Progress(effect.name, effect.phase, effect.computed, effect.total))
@@ -211,14 +209,14 @@ class LeaderWave:
                 case Ended():
                     self._send(RequestFailed(effect.name, effect.code, effect.message))
 
-    def _answer_state_calls(self) -> None:
-        waiting = []
-        for wanted, call in self._state_calls:
-            if self._leader.all_answered(wanted):
-                self._send(Reply(call, body=self._view.state(self._leader)))
+    def _answer_waiting(self) -> None:
+        waiting = self._waiting
+        self._waiting = []
+        for wanted, call, state in waiting:
+            if not self._leader.all_answered(wanted):
+                self._waiting.append((wanted, call, state))
             else:
-                waiting.append((wanted, call))
-        self._state_calls = waiting
+                self._send(Reply(call, body=self._view.state(self._leader) if state else None))
 
     def _send(self, message: ToFrontEnd) -> None:
         if self._front_end is not None:
