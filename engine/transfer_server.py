@@ -30,9 +30,9 @@ class TransferServer:
     """Serves the pulls of one stage in one epoch, from a thread of its own.
 
     The socket is bound when the object is made, so that the address can be announced before the epoch is known;
-    requests wait until `start`. `notify`, `start` and `stop` may be called from any thread. From the transfer thread
-    are called `on_closed`, when pulls have ended and capacity may have grown, and `on_failure`, if the thread ends by an
-    error of its own.
+    requests wait until `start`. `notify`, `start` and `stop` may be called from any thread. The transfer thread
+    calls `on_closed` when pulls have ended, so that capacity may have grown, and `on_failure` if it ends by an error of
+    its own.
     """
 
     def __init__(

@@ -1,0 +1,15 @@
+"""Defaults that depend on the device: what suits a GPU would keep a CPU's stages waiting for seconds a wave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CPU: dict[str, dict[str, Any]] = {
+    "scheduler": {"max_wave_tokens": 512, "min_wave_tokens": 256},
+    "admission": {"snapshot_interval": 256},
+}
+
+
+def device_defaults(device: str) -> dict[str, dict[str, Any]]:
+    """Values by config and field that replace the configs' own defaults, which are those of `cuda`."""
+    return _CPU if device == "cpu" else {}
