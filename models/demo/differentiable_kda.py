@@ -1,15 +1,15 @@
 """KDA as matrix products over chunks, differentiable by autograd: for training on a CPU.
 
-With S the state `[K, V]`, every token does S = diag(e^g) S, then S += beta k (v - S^T k)^T, and reads o = S^T q / sqrt(K).
-Over a chunk, G is the running sum of g, and the writes u solve a unit lower-triangular system (WY form; Kimi Linear
-report, section on chunkwise parallel KDA).
+With S the state `[K, V]`, every token does S = diag(e^g) S, then S += beta k (v - S^T k)^T, and reads
+o = S^T q / sqrt(K). Over a chunk, G is the running sum of g, and the writes solve a unit lower-triangular system (the
+WY form of the Kimi Linear report's chunkwise KDA).
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 CHUNK = 16
 # Splitting e^(G_i - G_j) into two factors keeps fp32 finite only while a chunk's decay stays within e^-160. A channel
@@ -44,7 +44,7 @@ def differentiable_kda(
     NT = (T + pad) // CHUNK
 
     def chunked(x: Tensor) -> Tensor:
-        x = F.pad(x.float(), (0, 0, 0, 0, 0, pad))
+        x = functional.pad(x.float(), (0, 0, 0, 0, 0, pad))
         return x.view(B, NT, CHUNK, H, x.shape[-1]).permute(1, 0, 3, 2, 4).reshape(NT * B * H, CHUNK, x.shape[-1])
 
     q, k, v, b = chunked(query), chunked(key), chunked(value), chunked(beta.unsqueeze(-1))

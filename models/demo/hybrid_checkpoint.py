@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .hybrid_recipe import hybrid_config, write_json
@@ -69,6 +69,17 @@ def bits_per_byte(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, do
         tokens = [tokenizer.eos_token_id, *tokenizer.encode(document, add_special_tokens=False)]
         ids = torch.tensor([tokens], device=model.device)
         logits = model(input_ids=ids[:, :-1], use_cache=False).logits[0].float()
-        bits += F.cross_entropy(logits, ids[0, 1:], reduction="sum").item() / math.log(2)
+        bits += functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item() / math.log(2)
         length += len(document.encode())
     return bits / length
+
+
+@torch.no_grad()
+def continuation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, tokens: int = 60) -> str:
+    """The prompt and the `tokens` likeliest tokens after it, one by one, without a cache."""
+    model.eval()
+    ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False)], device=model.device)
+    for _ in range(tokens):
+        logits = model(input_ids=ids, use_cache=False).logits
+        ids = torch.cat([ids, logits[:, -1:].argmax(-1)], dim=1)
+    return str(tokenizer.decode(ids[0]))

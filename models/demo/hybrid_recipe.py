@@ -20,7 +20,7 @@ def hybrid_config() -> dict[str, Any]:
     return {
         "architectures": ["KimiLinearForCausalLM"],
         "model_type": "kimi_linear",
-        "dtype": "float32",
+        "dtype": "bfloat16",
         "vocab_size": VOCABULARY,
         "hidden_size": 128,
         "num_hidden_layers": LAYERS,

@@ -12,29 +12,31 @@ import argparse
 import math
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import transformers.models.kimi_linear.modeling_kimi_linear as modeling
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 from tqdm import tqdm
 from transformers import KimiLinearConfig, KimiLinearForCausalLM, PreTrainedTokenizerBase
 
 from .corpus import Corpus, load_corpus
 from .differentiable_kda import differentiable_kda
-from .hybrid_checkpoint import bits_per_byte, export
+from .hybrid_checkpoint import bits_per_byte, continuation, export
 from .hybrid_recipe import hybrid_config, train_tokenizer
 
-TOKENS_PER_STEP = 2048
-PEAK_LEARNING_RATE = 3e-3
-WARMUP_STEPS = 60
+TOKENS_PER_STEP = 1024
+PEAK_LEARNING_RATE = 2e-3
+WARMUP_STEPS = 100
 BIAS_RATE = 1e-3
 
 
 class RouterBalance:
-    """Keeps the experts evenly loaded by moving the router's selection bias, without a loss (Kimi Linear, DeepSeek-V3)."""
+    """Keeps the experts evenly loaded by moving the router's selection bias (DeepSeek-V3 report, §2.1.2)."""
 
     def __init__(self, model: nn.Module) -> None:
         self._loads: dict[modeling.KimiLinearTopkRouter, Tensor] = {}
@@ -48,7 +50,7 @@ class RouterBalance:
 
     def step(self) -> None:
         for router, load in self._loads.items():
-            router.e_score_correction_bias += BIAS_RATE * torch.sign(load.mean() - load)
+            router.e_score_correction_bias.add_(torch.sign(load.mean() - load), alpha=BIAS_RATE)
 
 
 def batches(documents: list[list[int]], separator: int, seed: int) -> Callable[[int], Tensor]:
@@ -70,17 +72,27 @@ def batches(documents: list[list[int]], separator: int, seed: int) -> Callable[[
     return next_batch
 
 
-def learning_rate(step: int, steps: int) -> float:
+@dataclass(frozen=True)
+class Schedule:
+    """How far the training is, 0 to 1: by its steps, or by the clock where that runs out first."""
+
+    steps: int
+    seconds: float
+    started: float = field(default_factory=time.monotonic)
+
+    def progress(self, step: int) -> float:
+        return min(1.0, max(step / self.steps, (time.monotonic() - self.started) / self.seconds))
+
+
+def learning_rate(step: int, progress: float) -> float:
     """Linear warm-up, then a cosine down to a hundredth."""
-    if step < WARMUP_STEPS:
-        return PEAK_LEARNING_RATE * (step + 1) / WARMUP_STEPS
-    progress = (step - WARMUP_STEPS) / max(1, steps - WARMUP_STEPS)
-    return PEAK_LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
+    warmed_up = min(1.0, (step + 1) / WARMUP_STEPS)
+    return PEAK_LEARNING_RATE * warmed_up * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def sequence_length(step: int, steps: int) -> int:
+def sequence_length(progress: float) -> int:
     """Short sequences for most of the training, long ones at its end, so that long prompts are not new to it."""
-    return 512 if step < 0.85 * steps else 1024
+    return 512 if progress < 0.85 else 1024
 
 
 def optimizer_for(model: nn.Module) -> torch.optim.AdamW:
@@ -91,36 +103,40 @@ def optimizer_for(model: nn.Module) -> torch.optim.AdamW:
 
 
 def train(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, steps: int, seed: int, export_every: int, out: Path
+    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, schedule: Schedule, seed: int, export_every: int, out: Path
 ) -> KimiLinearForCausalLM:
     """Trains from scratch and leaves the best export, by held-out bits per byte, in `out`."""
     torch.manual_seed(seed)
     model = KimiLinearForCausalLM(KimiLinearConfig(**hybrid_config()))
     balance, optimizer = RouterBalance(model), optimizer_for(model)
     documents = [tokenizer.encode(text, add_special_tokens=False) for text in corpus.train]
-    next_batch = batches(documents, tokenizer.convert_tokens_to_ids(str(tokenizer.eos_token)), seed)
+    next_batch = batches(documents, hybrid_config()["eos_token_id"], seed)
     best = math.inf
-    progress = tqdm(range(steps), desc="training", unit="step", mininterval=5)
-    for step in progress:
+    bar = tqdm(range(schedule.steps), desc="training", unit="step", mininterval=5)
+    for step in bar:
+        progress = schedule.progress(step)
         model.train()
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps)
-        batch = next_batch(sequence_length(step, steps))
+            group["lr"] = learning_rate(step, progress)
+        batch = next_batch(sequence_length(progress))
         logits = model(input_ids=batch[:, :-1], use_cache=False).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        loss = functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         balance.step()
         if step % 10 == 0:
-            progress.set_postfix(loss=f"{loss.item():.3f}")
-        if (step + 1) % export_every == 0 or step + 1 == steps:
+            bar.set_postfix(loss=f"{loss.item():.3f}")
+        last = step + 1 == schedule.steps or progress == 1.0
+        if last or (step + 1) % export_every == 0:
             measured = bits_per_byte(model, tokenizer, corpus.held_out)
             tqdm.write(f"step {step + 1}: held-out {measured:.4f} bits per byte")
             if measured < best:
                 best = measured
                 export(model, tokenizer, out)
+        if last:
+            break
     return model
 
 
@@ -128,10 +144,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, help="one 'Book1:2 words' verse a line")
     parser.add_argument("--out", type=Path, required=True, help="folder for the finished model")
-    parser.add_argument("--steps", type=int, default=1600, help=f"steps of {TOKENS_PER_STEP} tokens")
+    parser.add_argument("--steps", type=int, default=2400, help=f"steps of {TOKENS_PER_STEP} tokens")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="finish, annealed, within this time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=int(os.environ.get("OMP_NUM_THREADS", "1")))
-    parser.add_argument("--export-every", type=int, default=200, help="steps between measurements on the held-out text")
+    parser.add_argument("--export-every", type=int, default=300, help="steps between measurements on the held-out text")
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
@@ -139,9 +156,9 @@ def main() -> None:
     modeling.chunk_kimi_delta_attention = differentiable_kda
     corpus = load_corpus(args.text)
     tokenizer = train_tokenizer(corpus.train)
-    model = train(corpus, tokenizer, args.steps, args.seed, args.export_every, args.out)
-    prompt = tokenizer("And it came to pass", return_tensors="pt")
-    print(tokenizer.decode(model.generate(**prompt, max_new_tokens=60, do_sample=False)[0]))
+    schedule = Schedule(args.steps, 60 * args.minutes)
+    model = train(corpus, tokenizer, schedule, args.seed, args.export_every, args.out)
+    print(continuation(model, tokenizer, "And it came to pass"))
 
 
 if __name__ == "__main__":
