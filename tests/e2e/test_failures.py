@@ -1,0 +1,125 @@
+"""Death of any part: those who wait are told at once, and the group is formed again or ended without a trace."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from .conftest import SMALL_CACHE, SubjectOf
+from .harness import Server
+
+
+@pytest.fixture
+def server(subject_of: SubjectOf) -> Iterator[Server]:
+    with Server(subject_of("kimi-KKKA").folder, 2, *SMALL_CACHE) as server:
+        yield server
+
+
+def stuck_requests(server: Server, pool: ThreadPoolExecutor, count: int = 4) -> list[Future[httpx.Response]]:
+    """Requests that cannot finish, because a stage is stopped; all are known to rank 0 when this returns."""
+    server.stage(1).send_signal(signal.SIGSTOP)
+    futures = [
+        pool.submit(httpx.post, f"{server.url}/v1/prefill", json={"prompt": [7 + i] * 100}, timeout=60)
+        for i in range(count)
+    ]
+    deadline = time.monotonic() + 20
+    while _in_flight(server) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return futures
+
+
+def _in_flight(server: Server) -> int:
+    for line in server.http.get("/metrics").text.splitlines():
+        if line.startswith("wavepp_requests_in_flight "):
+            return int(float(line.split()[-1]))
+    raise AssertionError("the gauge of requests in flight is missing")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_when_a_stage_dies_all_in_flight_get_503_within_5_s_and_a_new_epoch_serves(server: Server, rank: int) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        futures = stuck_requests(server, pool)
+        killed_at = time.monotonic()
+        server.stage(rank).kill()
+        answers = [future.result(30) for future in futures]
+        took = time.monotonic() - killed_at
+    assert [answer.status_code for answer in answers] == [503] * 4
+    assert all(f"stage {rank} was killed by SIGKILL" in answer.json()["error"]["message"] for answer in answers)
+    # A limit that the design states, far above what it takes.
+    assert took < 5
+    server.wait_for(r"is ready on 2 stages \(epoch 2\)")
+    server.wait_until_ready()
+    assert server.state()["epoch"] == 2
+    server.release(server.prefill([7] * 100)["handle"])
+    server.wait_until_idle()
+
+
+def test_a_handle_of_an_epoch_that_is_over_is_gone(server: Server) -> None:
+    handle = server.prefill([7] * 40)["handle"]
+    server.stage(1).kill()
+    server.wait_for(r"is ready on 2 stages \(epoch 2\)")
+    server.wait_until_ready()
+    assert server.http.get(f"/v1/kv/{handle}").status_code in (404, 410)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_leave_it_leaves_in_order_and_without_orphans(server: Server, number: int) -> None:
+    processes = server.processes()
+    assert len(processes) == 3, "a front end and two stages"
+    assert server.stop(number) == 0
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert alive == []
+
+
+def test_killed_outright_it_leaves_no_orphans(server: Server) -> None:
+    processes = server.processes()
+    psutil.Process(server.pid).kill()
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert alive == []
+
+
+def test_work_in_flight_is_finished_before_it_leaves(server: Server) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        futures = [
+            pool.submit(httpx.post, f"{server.url}/v1/prefill", json={"prompt": [20 + i] * 300}, timeout=60)
+            for i in range(8)
+        ]
+        deadline = time.monotonic() + 20
+        while _in_flight(server) == 0 and not all(future.done() for future in futures):
+            assert time.monotonic() < deadline
+        server.stop()
+        answers = [future.result(30) for future in futures]
+    # Whoever had been taken in is served; a later one hears that the server drains, or finds it gone.
+    assert all(answer.status_code in (200, 503) for answer in answers)
+    assert any(answer.status_code == 200 for answer in answers)
+
+
+def test_a_model_that_cannot_be_split_so_is_refused_at_start(subject_of: SubjectOf) -> None:
+    command = Server(subject_of("kimi-KKKA").folder, 5)._command
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0
+    assert "5 stages need at least 5 layers" in ended.stderr
+
+
+def test_a_trace_shows_every_thread_of_every_rank(subject_of: SubjectOf, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    with Server(subject_of("kimi-KKKA").folder, 2, *SMALL_CACHE, "--trace", str(trace)) as server:
+        server.release(server.prefill([7] * 300)["handle"])
+        server.wait_until_idle()
+        assert server.stop() == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    seen = {(event["pid"], names[event["pid"], event["tid"]]) for event in events if event["ph"] == "X"}
+    assert {(1, "WAVE"), (1, "LOOP"), (1, "SEND"), (2, "LOOP"), (2, "RECV")} <= seen
+    forwards = [event for event in events if event["name"] == "forward"]
+    assert [sum(f["pid"] == pid for f in forwards) for pid in (1, 2)] == [5, 5]
