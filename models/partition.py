@@ -1,0 +1,50 @@
+"""Which layers each stage holds."""
+
+import re
+
+from .errors import PartitionError
+
+
+def even_partition(num_layers: int, num_stages: int) -> list[range]:
+    """Contiguous ranges whose sizes differ by at most one, the larger ones first.
+
+    Raises PartitionError when a stage would be left without a layer.
+    """
+    _check_counts(num_layers, num_stages)
+    size, larger = divmod(num_layers, num_stages)
+    stops = [(stage + 1) * size + min(stage + 1, larger) for stage in range(num_stages)]
+    return [range(start, stop) for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
+
+
+def parse_partition(text: str, num_layers: int, num_stages: int) -> list[range]:
+    """A partition by hand such as `"0-3,4-11"`: inclusive layer ranges, one per stage, in order, covering all.
+
+    Raises PartitionError naming the range at fault.
+    """
+    _check_counts(num_layers, num_stages)
+    ranges: list[range] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if match is None:
+            raise PartitionError(f"partition {text!r}: {part.strip()!r} is not a layer or a range such as 0-3")
+        first, last = int(match[1]), int(match[2] or match[1])
+        expected = ranges[-1].stop if ranges else 0
+        if first != expected:
+            raise PartitionError(f"partition {text!r}: {part.strip()!r} must start at layer {expected}")
+        if last < first:
+            raise PartitionError(f"partition {text!r}: {part.strip()!r} holds no layer")
+        ranges.append(range(first, last + 1))
+    if ranges[-1].stop != num_layers:
+        raise PartitionError(
+            f"partition {text!r} ends at layer {ranges[-1].stop - 1}, the model's last is {num_layers - 1}"
+        )
+    if len(ranges) != num_stages:
+        raise PartitionError(f"partition {text!r} has {len(ranges)} ranges for {num_stages} stages")
+    return ranges
+
+
+def _check_counts(num_layers: int, num_stages: int) -> None:
+    if num_stages < 1:
+        raise PartitionError(f"the number of stages must be at least 1, not {num_stages}")
+    if num_stages > num_layers:
+        raise PartitionError(f"{num_stages} stages need at least {num_stages} layers, the model has {num_layers}")

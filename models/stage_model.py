@@ -1,0 +1,160 @@
+"""One stage's layers, ready to run waves."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from ..cache.layout import LayerCache, TensorSpec, Window
+from .batch import Activations, LayerPools, WaveBatch
+from .config import ModelSpec, load_spec
+from .dense import load_dense_layer
+from .dense_config import DenseConfig
+from .errors import UnsupportedModelError
+from .kernels.interface import Kernels, kernels_for
+from .kimi_linear import load_kimi_layer
+from .layers.decoder import DecoderLayer
+from .layers.norm import rms_norm
+from .layers.rotary import Rotary
+from .layout import cache_layout, hop_spec
+from .wave import prepare_wave
+from .weights import Progress, Scope, StageWeights, TensorPlan, TensorSource
+
+HIDDEN = "hidden"
+"""The name of the residual stream among a hop's tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """The tensors of a stage: `embedding` on the first only, `final_norm` and `head` on the last only."""
+
+    layers: tuple[DecoderLayer, ...]
+    rotary: Rotary | None
+    embedding: torch.Tensor | None
+    final_norm: torch.Tensor | None
+    head: torch.Tensor | None
+
+
+class StageModel:
+    """Runs the layers `layers` of a model on one device. Owner: the LOOP thread."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        layers: range,
+        parts: StageParts,
+        kernels: Kernels,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
+        self.spec = spec
+        self.layers = layers
+        self.dtype = dtype
+        self.device = device
+        self._parts = parts
+        self._kernels = kernels
+        windows = {layer.window for layer in self.cache_layout()}
+        self._attention = Window.ATTENTION in windows
+        self._recurrent = Window.RECURRENT in windows
+
+    @property
+    def is_first(self) -> bool:
+        return self.layers.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.layers.stop == self.spec.num_layers
+
+    def cache_layout(self) -> tuple[LayerCache, ...]:
+        """The caches of this stage's layers, in order."""
+        return cache_layout(self.spec, self.layers, self.dtype)
+
+    def hop_spec(self) -> tuple[TensorSpec, ...]:
+        """Per-token tensors that this stage sends to the next; empty on the last."""
+        return hop_spec(self.spec, self.layers, self.dtype)
+
+    @torch.inference_mode()
+    def forward(
+        self, batch: WaveBatch, pools: LayerPools, tokens: torch.Tensor | None, inputs: Activations
+    ) -> Activations:
+        """Run one wave of T tokens, writing its state into `pools`.
+
+        `tokens`: int64 `[T]` on the first stage, None elsewhere; `inputs`: what the stage before sent, empty on the
+        first. Returns `{"hidden": [T, hidden_size]}`, on the last stage before the final norm. Raises ValueError
+        when the shapes, pages or slots do not fit the batch.
+        """
+        wave = prepare_wave(
+            batch, self.device, attention=self._attention, recurrent=self._recurrent, rotary=self._parts.rotary
+        )
+        hidden = self._enter(tokens, inputs)
+        if hidden.shape != (batch.num_tokens, self.spec.hidden_size):
+            raise ValueError(f"the wave has {batch.num_tokens} tokens, its activations are {tuple(hidden.shape)}")
+        self._kernels.begin(wave)
+        for layer in self._parts.layers:
+            hidden = layer(hidden, wave, pools)
+        return {HIDDEN: hidden}
+
+    @torch.inference_mode()
+    def logits(self, outputs: Activations, rows: torch.Tensor) -> torch.Tensor:
+        """Last stage only: float32 `[R, vocab_size]` for the int64 rows `[R]` of the wave's token axis."""
+        if self._parts.final_norm is None or self._parts.head is None:
+            raise ValueError("only the last stage has logits")
+        hidden = outputs[HIDDEN].index_select(0, rows.to(self.device))
+        return F.linear(rms_norm(hidden, self._parts.final_norm, self.spec.rms_norm_eps), self._parts.head).float()
+
+    def _enter(self, tokens: torch.Tensor | None, inputs: Activations) -> torch.Tensor:
+        if self._parts.embedding is None:
+            return inputs[HIDDEN].to(self.dtype)
+        if tokens is None:
+            raise ValueError("the first stage needs the wave's tokens")
+        return F.embedding(tokens.to(self.device), self._parts.embedding)
+
+
+def load_stage(
+    folder: Path, layers: range, *, dtype: torch.dtype, device: torch.device, on_progress: Progress | None = None
+) -> StageModel:
+    """Read the tensors of `layers` from the model folder, with the embedding on the first stage and the head on the
+    last, cast to `dtype` (float32 or bfloat16).
+
+    Raises UnsupportedModelError and CheckpointError (see there); ValueError for layers outside the model.
+    """
+    spec = load_spec(folder)
+    plan = plan_stage(spec, layers, dtype)
+    kernels = kernels_for(device)
+    with torch.inference_mode(), StageWeights(folder, plan, device, on_progress) as weights:
+        return StageModel(spec, layers, _build(spec, layers, weights, kernels), kernels, dtype, device)
+
+
+def plan_stage(spec: ModelSpec, layers: range, dtype: torch.dtype) -> TensorPlan:
+    """The tensors that a stage will read, and so the bytes of its weights, without reading them."""
+    if not 0 <= layers.start < layers.stop <= spec.num_layers or layers.step != 1:
+        raise ValueError(f"layers {layers} are not a part of the model's {spec.num_layers}")
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise UnsupportedModelError(f"dtype {dtype} is not supported; supported: float32, bfloat16")
+    plan = TensorPlan(dtype)
+    _build(spec, layers, plan, kernels_for(torch.device("cpu")))
+    return plan
+
+
+def _build(spec: ModelSpec, layers: range, source: TensorSource, kernels: Kernels) -> StageParts:
+    root, family = Scope(source), spec.family
+    model = root.scope("model")
+    is_first, is_last = layers.start == 0, layers.stop == spec.num_layers
+    table = (spec.vocab_size, spec.hidden_size)
+    tied = is_last and spec.tie_word_embeddings
+    embedding = model.take("embed_tokens.weight", *table) if is_first or tied else None
+    head = embedding if tied else root.take("lm_head.weight", *table) if is_last else None
+    rotary = None
+    if isinstance(family, DenseConfig):
+        rotary = Rotary(family.rope, family.head_dim, source.device)
+        built = tuple(load_dense_layer(spec, family, layer, model, kernels) for layer in layers)
+    else:
+        built = tuple(load_kimi_layer(spec, family, layer, model, kernels) for layer in layers)
+    return StageParts(
+        layers=built,
+        rotary=rotary,
+        embedding=embedding if is_first else None,
+        final_norm=model.take("norm.weight", spec.hidden_size) if is_last else None,
+        head=head,
+    )

@@ -1,0 +1,32 @@
+"""Fixtures that all tests share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from .tiny_models import tiny_kimi, tiny_llama, tiny_qwen3
+
+TinyModelFactory = Callable[..., tuple[Path, PreTrainedModel]]
+
+_MAKERS = {"llama": tiny_llama, "qwen3": tiny_qwen3, "kimi": tiny_kimi}
+
+
+@pytest.fixture(scope="session")
+def tiny_model_factory(tmp_path_factory: pytest.TempPathFactory) -> TinyModelFactory:
+    """`factory("llama" | "qwen3" | "kimi", **changes)` -> (model folder, transformers' model), made once a session."""
+    made: dict[str, tuple[Path, PreTrainedModel]] = {}
+
+    def factory(family: str, **changes: Any) -> tuple[Path, PreTrainedModel]:
+        key = f"{family} {sorted(changes.items())}"
+        if key not in made:
+            transformers_logging.set_verbosity_error()
+            transformers_logging.disable_progress_bar()
+            folder = tmp_path_factory.mktemp(family)
+            made[key] = folder, _MAKERS[family](folder, **changes)
+        return made[key]
+
+    return factory
