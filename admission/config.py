@@ -10,24 +10,41 @@ class AdmissionConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    policy: Literal["lockstep"] = Field(
-        "lockstep", description="how ranks agree; lockstep walks twice and admits one request at a time"
+    admission: Literal["lockstep"] = Field(
+        default="lockstep", description="how ranks agree; lockstep walks twice and admits one request at a time"
     )
-    max_batch: int = Field(128, ge=1, le=65_536, description="most requests admitted and not finished at once")
-    max_queue: int = Field(4096, ge=1, le=1_000_000, description="most requests waiting; beyond it they are refused")
+    max_batch: int = Field(default=128, ge=1, le=65_536, description="most requests admitted and not finished at once")
+    max_queue: int = Field(
+        default=4096, ge=1, le=1_000_000, description="most requests waiting; beyond it they are refused"
+    )
     snapshot_interval: int = Field(
-        8192, ge=1, le=16_777_216, description="tokens between recurrent snapshots of a prompt; a multiple of the block"
+        default=8192,
+        ge=1,
+        le=16_777_216,
+        description="tokens between recurrent snapshots of a prompt; a multiple of the block",
     )
     max_snapshots_per_request: int = Field(
-        32, ge=0, le=65_536, description="most recurrent snapshots of one prompt; the interval doubles until it fits"
+        default=32,
+        ge=0,
+        le=65_536,
+        description="most recurrent snapshots of one prompt; the interval doubles until it fits",
     )
-    default_ttl_s: float = Field(120.0, gt=0, le=86_400, description="life of a handle when the request names none")
-    max_ttl_s: float = Field(3600.0, gt=0, le=604_800, description="longest life of a handle that may be asked for")
+    default_ttl_s: float = Field(
+        default=120.0, gt=0, le=86_400, description="life of a handle when the request names none"
+    )
+    max_ttl_s: float = Field(
+        default=3600.0, gt=0, le=604_800, description="longest life of a handle that may be asked for"
+    )
     max_tombstones: int = Field(
-        65_536, ge=0, le=10_000_000, description="ended handles remembered, to tell expired ones from unknown ones"
+        default=65_536,
+        ge=0,
+        le=10_000_000,
+        description="ended handles remembered, to tell expired ones from unknown ones",
     )
-    round_interval_s: float = Field(1.0, gt=0, le=3_600, description="time between rounds when there is nothing to say")
-    rank_silence_s: float = Field(30.0, gt=0, le=3_600, description="longest that a rank may owe an answer")
+    round_interval_s: float = Field(
+        default=1.0, gt=0, le=3_600, description="time between rounds when there is nothing to say"
+    )
+    rank_silence_s: float = Field(default=30.0, gt=0, le=3_600, description="longest that a rank may owe an answer")
 
     @model_validator(mode="after")
     def _limits_are_in_order(self) -> Self:

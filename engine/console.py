@@ -15,6 +15,7 @@ class Console:
 
     def __init__(self, model: str, stages: int) -> None:
         self._model, self._stages = model, stages
+        self._url = ""
         self._bar: tqdm | None = None
         self._read: dict[int, tuple[int, int]] = {}
 
@@ -22,6 +23,10 @@ class Console:
         if self._bar is not None:
             self._bar.clear()
         print(text, file=sys.stderr, flush=True)
+
+    def listening(self, url: str) -> None:
+        self._url = url
+        self.say(f"the front end listens at {url}; the stages load {self._model}")
 
     def loading(self, status: Loading) -> None:
         self._read[status.rank] = (status.done, status.total)
@@ -42,6 +47,9 @@ class Console:
         self._read.clear()
         for text in banner(self._model, group):
             self.say(text)
+        self.say(
+            f"  try: curl {self._url}/v1/prefill -H 'Content-Type: application/json' -d '{{\"prompt\": \"Hello\"}}'"
+        )
 
 
 def banner(model: str, group: GroupUp) -> list[str]:

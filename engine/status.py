@@ -1,4 +1,4 @@
-"""What a stage tells the supervisor: one JSON line each on its standard output."""
+"""What a child tells the supervisor: one JSON line each on its standard output."""
 
 import sys
 import threading
@@ -39,7 +39,14 @@ class Broken(Struct, frozen=True, tag="broken"):
     reason: str
 
 
-Status = Loading | Loaded | Ready | Broken
+class Listening(Struct, frozen=True, tag="listening"):
+    """The front end: its own URL, and the endpoint that rank 0 and the supervisor send to."""
+
+    http: str
+    address: str
+
+
+Status = Loading | Loaded | Ready | Broken | Listening
 
 _decoder = msgspec.json.Decoder(Status)
 _lock = threading.Lock()

@@ -19,7 +19,7 @@ from .child import Asked, Child, Event, Exited, Said, describe_exit
 from .console import Console
 from .messages import GroupDown
 from .settings import GroupSettings, StageSettings
-from .status import Broken, Loaded, Loading, Ready
+from .status import Broken, Listening, Loaded, Loading, Ready
 from .trace import find_parts, merge_traces
 
 log = logging.getLogger("wavepp.supervisor")
@@ -95,9 +95,11 @@ class Supervisor:
                         return 1
 
     def _hear(self, said: Said) -> None:
-        if said.child not in self._stages:
-            return
         match said.status:
+            case Listening(http):
+                self._console.listening(http)
+            case _ if said.child not in self._stages:
+                pass
             case Loading():
                 self._console.loading(said.status)
             case Loaded():

@@ -1,0 +1,98 @@
+"""The `wavepp` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from .config import ServerConfig
+from .flags import ConfigError, add_config_flags
+
+
+@dataclass(frozen=True)
+class Command:
+    """`configure` adds its flags; `run` gets the parsed arguments, and what was left over where it `takes_rest`."""
+
+    name: str
+    help: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, list[str]], int]
+    takes_rest: bool = False
+
+
+def _serve_flags(parser: argparse.ArgumentParser) -> None:
+    from .group_flags import add_group_flags
+
+    add_config_flags(parser, ServerConfig)
+    add_group_flags(parser)
+
+
+def _serve(args: argparse.Namespace, _rest: list[str]) -> int:
+    from .serve import serve
+
+    return serve(args)
+
+
+def _stage_flags(parser: argparse.ArgumentParser) -> None:
+    from .group_flags import add_group_flags
+    from .stage_command import add_stage_flags
+
+    add_stage_flags(parser)
+    add_group_flags(parser)
+
+
+def _stage(args: argparse.Namespace, _rest: list[str]) -> int:
+    from .stage_command import run_stage
+
+    return run_stage(args)
+
+
+def _no_flags(_parser: argparse.ArgumentParser) -> None:
+    """The subcommand parses its own."""
+
+
+def _decode(_args: argparse.Namespace, rest: list[str]) -> int:
+    from ..client import decode_cli
+
+    return decode_cli.main(rest)
+
+
+COMMANDS = (
+    Command("serve", "serve a model's prefill over HTTP", _serve_flags, _serve),
+    Command("stage", "run one stage of a group by itself", _stage_flags, _stage),
+    Command("decode", "decode from a prefill's handle, or run one prompt", _no_flags, _decode, takes_rest=True),
+)
+
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The flags of the command `only`, or of all of them: importing every config is slow."""
+    parser = argparse.ArgumentParser("wavepp", description="Pipeline-parallel LLM prefill.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"wavepp {version('wavepp')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, help=command.help, allow_abbrev=False, add_help=not command.takes_rest)
+        if only is None or only == command.name:
+            command.configure(own)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: the command's own; 2 for wrong usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((command for command in COMMANDS if words[:1] == [command.name]), None)
+    if chosen is not None and chosen.takes_rest:
+        return chosen.run(argparse.Namespace(), words[1:])
+    args = build_parser(chosen.name if chosen else None).parse_args(words)
+    assert chosen is not None
+    try:
+        return chosen.run(args, [])
+    except ConfigError as error:
+        print(f"wavepp {chosen.name}: error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The flags that describe a stage group: the same for `wavepp serve` and for every `wavepp stage` of the group."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..admission.config import AdmissionConfig
+from ..cache.config import CacheConfig
+from ..engine.config import EngineConfig
+from ..engine.defaults import device_defaults
+from ..engine.settings import GroupSettings
+from ..engine.transfer_config import TransferConfig
+from ..models.demo.resolve import resolve_model
+from ..scheduler.config import SchedulerConfig
+from .flags import add_config_flags, config_from_args
+
+
+def add_group_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a local Hugging Face folder, a hub id, demo or demo-hybrid")
+    for config in (EngineConfig, CacheConfig, AdmissionConfig, SchedulerConfig):
+        add_config_flags(parser, config)
+    add_config_flags(parser, TransferConfig, prefix="transfer_")
+
+
+def group_from_args(args: argparse.Namespace) -> GroupSettings:
+    """Fetches or converts the model if need be, and says so. Raises ConfigError and ModelNotFoundError."""
+    engine = config_from_args(EngineConfig, args)
+    defaults = device_defaults(engine.resolved_device())
+    return GroupSettings(
+        engine=engine,
+        cache=config_from_args(CacheConfig, args),
+        admission=config_from_args(AdmissionConfig, args, defaults=defaults.get("admission")),
+        scheduler=config_from_args(SchedulerConfig, args, defaults=defaults.get("scheduler")),
+        transfer=config_from_args(TransferConfig, args, prefix="transfer_"),
+        model=resolve_model(args.model),
+        model_name=Path(args.model).resolve().name if Path(args.model).is_dir() else args.model,
+    )
