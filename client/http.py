@@ -28,6 +28,7 @@ class FirstToken(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int = 0
+    cached_tokens_limited_by: str | None = None
 
 
 class PrefillTiming(msgspec.Struct, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import zmq
 
@@ -14,16 +13,7 @@ from .connection import StageConnection
 from .errors import PullError
 from .plan import plan_reads, token_rows
 from .sink import StateSink, check_layers
-
-
-@dataclass(frozen=True, slots=True)
-class PullStats:
-    """What a pull moved. `num_bytes` counts raw state, the unused rest of the last block included."""
-
-    num_tokens: int
-    num_stages: int
-    num_bytes: int
-    seconds: float
+from .stats import PullStats
 
 
 def pull_state(
