@@ -43,7 +43,7 @@ def resolve_model(name: str, on_progress: Progress | None = None) -> Path:
     if name == DEMO_HYBRID:
         return Path(__file__).parent / "hybrid"
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelNotFoundError(f"{folder} has no config.json; give the folder of a Hugging Face model")
         return folder
