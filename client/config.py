@@ -20,7 +20,7 @@ class DecoderConfig(BaseModel):
     )
     max_states: int = Field(default=4, ge=1, le=4_096, description="prompts whose state is held at once")
     threads: int | None = Field(
-        None, ge=1, le=1024, description="CPU threads to compute with; torch's choice if not given"
+        default=None, ge=1, le=1024, description="CPU threads to compute with; torch's choice if not given"
     )
 
 
