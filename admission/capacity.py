@@ -37,11 +37,12 @@ class GroupCapacity:
         )
 
     def snapshots_beyond(self, endpoint: int, most: int) -> int:
-        """How many snapshots a request may plan, so that an idle group can always admit it: its live state and the
-        snapshot that it resumes from take a slot each."""
+        """How many snapshots a request may plan. Never more than half of the fewest slots, so that no prompt crowds
+        out all others; and an idle group can always admit it: its live state and the snapshot that it resumes from
+        take a slot each."""
         if self.min_slots is None:
             return 0
-        return max(0, min(most, self.min_slots - (2 if endpoint else 1)))
+        return max(0, min(most, max(1, self.min_slots // 2), self.min_slots - (2 if endpoint else 1)))
 
 
 def _longest(hello: Hello, window: str, block_size: int) -> int:
