@@ -139,7 +139,9 @@ def _prompt(arguments: argparse.Namespace) -> Prompt | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("wavepp decode", description="Prefill on the server, pull the state, decode here.")
+    parser = argparse.ArgumentParser(
+        "wavepp decode", description="Prefill on the server, pull the state, decode here.", allow_abbrev=False
+    )
     parser.add_argument(
         "--model", default=os.environ.get(_variable("model"), "demo"), help="folder, hub id or demo (default: demo)"
     )
