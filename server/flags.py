@@ -1,4 +1,4 @@
-"""Command-line flags and environment variables made from config classes: each field `a_b` is `--a-b` and `WAVEPP_A_B`."""
+"""Flags and environment variables made from config classes: the field `a_b` is `--a-b` and `WAVEPP_A_B`."""
 
 from __future__ import annotations
 

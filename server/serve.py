@@ -16,6 +16,8 @@ def serve(args: argparse.Namespace) -> int:
     """The exit status. Raises ConfigError for a wrong flag, and what loading the model's description raises."""
     server = config_from_args(ServerConfig, args)
     group = group_from_args(args)
+    if server.served_model_name is not None:
+        group = group.model_copy(update={"model_name": server.served_model_name})
     spec = load_spec(group.model)
 
     def environment(address: str) -> dict[str, str]:
@@ -26,6 +28,8 @@ def serve(args: argparse.Namespace) -> int:
             model_name=group.model_name,
             max_model_len=min(spec.max_context, group.engine.max_model_len or spec.max_context),
             vocab_size=spec.vocab_size,
+            default_ttl_s=group.admission.default_ttl_s,
+            max_ttl_s=group.admission.max_ttl_s,
         )
         return {FRONT_END_ENV: settings.model_dump_json()}
 

@@ -1,0 +1,242 @@
+"""Takes a checked prefill request through tokenizing, submission and waiting to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from ..engine.messages import Finished, Progress, Submit
+from . import handles
+from .context import Context
+from .errors import ApiError, BadRequestError, ClientGoneError, ConflictError, TimedOutError
+from .pending import Outcome, Pending
+from .responses import (
+    BatchAnswer,
+    BatchItem,
+    BatchItemFailed,
+    FirstTokenAnswer,
+    PrefillAnswer,
+    ProgressEvent,
+    TimingAnswer,
+    TokenLogprob,
+    Usage,
+)
+from .schemas import PrefillRequest
+from .tokenizer import TokenArray
+
+log = logging.getLogger(__name__)
+
+_REFUSAL_WAIT_S = 0.25
+"""A stream's head waits this long for its first event, so that a prompt refusal keeps its own status code."""
+_KEEPALIVE_S = 15.0
+
+
+class Prefill:
+    """One HTTP request's prompts: one, or a batch. Holds its places in the in-flight count from `open` to `close`,
+    and closing abandons whatever is not over. Owned by the task that serves the request."""
+
+    def __init__(self, context: Context, body: PrefillRequest) -> None:
+        self._context = context
+        self._body = body
+        self._arrived = time.monotonic()
+        prompt = body.prompt
+        self.is_batch = isinstance(prompt, list) and isinstance(prompt[0], str | list)
+        self._prompts: list[Any] = prompt if self.is_batch else [prompt]
+        self.id = body.request_id or f"pf-{uuid.uuid4().hex}"
+        self.names = [f"{self.id}-{i}" for i in range(len(self._prompts))] if self.is_batch else [self.id]
+        self._pending: list[Pending] = []
+        self._entered = False
+
+    def open(self) -> None:
+        """Checks what can be checked at once. Errors: `NotFoundError`, `BadRequestError`, `TooManyError`,
+        `UnavailableError`."""
+        self._context.check_model(self._body.model)
+        self._ttl_s = self._context.handle_life(self._body.ttl_s)
+        if any(not 0 <= token < self._context.tokenizer.vocab_size for token in self._body.sampling.logit_bias):
+            raise BadRequestError(
+                f"sampling.logit_bias: token ids lie within 0 to {self._context.tokenizer.vocab_size - 1}",
+                "token_out_of_range",
+            )
+        self._context.in_flight.enter(len(self.names))
+        self._entered = True
+        self._context.client.require_up()
+
+    def close(self) -> None:
+        for pending in self._pending:
+            self._context.client.abandon(pending)
+        if self._context.batches.get(self.id) is self.names:
+            del self._context.batches[self.id]
+        if self._entered:
+            self._entered = False
+            self._context.in_flight.leave(len(self.names))
+
+    async def submit(self, sink: Callable[[int, Outcome], None] | None = None) -> None:
+        """Tokenizes every prompt, then sends all of them off, or none. Errors: `BadRequestError`, `ConflictError`,
+        `UnavailableError`."""
+        tokens = await self._tokenize()
+        client = self._context.client
+        for name in self.names:
+            await client.check_free(name)
+        taken = self._context.batches
+        if any(client.has(name) or name in taken for name in (self.id, *self.names)):
+            raise ConflictError(f"a request with the id {self.id} is in flight", "duplicate")
+        if self.is_batch:
+            taken[self.id] = self.names
+        for index, (name, ids) in enumerate(zip(self.names, tokens, strict=True)):
+            message = Submit(
+                name=name,
+                tokens=ids.astype("<i4").tobytes(),
+                sampling=self._body.sampling.for_engine(),
+                salt=self._body.cache_salt or "",
+                ttl_s=self._ttl_s,
+            )
+            self._pending.append(client.submit(message, self._listener(index, sink)))
+
+    async def wait(self, request: Request) -> PrefillAnswer | BatchAnswer:
+        """Errors: the only prompt's own, or the first of a batch in which all failed; `TimedOutError`;
+        `ClientGoneError`."""
+        results = asyncio.gather(*(pending.result for pending in self._pending), return_exceptions=True)
+        hung_up = asyncio.create_task(_disconnected(request), name="disconnect watch")
+        try:
+            limit = self._context.config.request_timeout_s
+            await asyncio.wait({results, hung_up}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if hung_up.done():
+                await self._release_finished()
+                raise ClientGoneError
+            if not results.done():
+                raise self._timed_out()
+            return self._answer(results.result())
+        finally:
+            results.cancel()
+            hung_up.cancel()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events until every prompt is over. The first item is empty: it comes when the head may
+        leave. Errors before that: those of `submit`, and a single prompt's prompt refusal."""
+        queue: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()
+        await self.submit(lambda index, outcome: queue.put_nowait((index, outcome)))
+        deadline = self._arrived + self._context.config.request_timeout_s
+        with contextlib.suppress(TimeoutError):
+            first = await asyncio.wait_for(queue.get(), _REFUSAL_WAIT_S)
+            if isinstance(first[1], ApiError) and not self.is_batch:
+                raise first[1]
+            queue.put_nowait(first)
+        yield b""
+        left = len(self.names)
+        while left:
+            patience = min(_KEEPALIVE_S, deadline - time.monotonic())
+            if patience <= 0:
+                yield _event("error", self._timed_out().body() | {"id": self.id})
+                return
+            try:
+                index, outcome = await asyncio.wait_for(queue.get(), patience)
+            except TimeoutError:
+                yield b": waiting\n\n"
+                continue
+            left -= not isinstance(outcome, Progress)
+            yield self._event(index, outcome)
+
+    def _event(self, index: int, outcome: Outcome) -> bytes:
+        name = self.names[index]
+        if isinstance(outcome, Progress):
+            event = ProgressEvent(
+                id=name, index=index, phase=outcome.phase, computed=outcome.computed, total=outcome.total
+            )
+            return _event("progress", event.model_dump())
+        if isinstance(outcome, Finished):
+            return _event("finished", self._item(index, outcome).model_dump())
+        return _event("error", outcome.body() | {"id": name, "index": index})
+
+    async def _tokenize(self) -> list[TokenArray]:
+        tokenizer, limit = self._context.tokenizer, self._context.prompt_limit()
+        if self._body.messages is not None:
+            messages = [message.model_dump(exclude_unset=True) for message in self._body.messages]
+            return [await tokenizer.chat(messages, limit)]
+        if not self.is_batch:
+            return [await tokenizer.prompt(self._prompts[0], limit)]
+        return [await tokenizer.prompt(prompt, limit, f"prompt[{i}]") for i, prompt in enumerate(self._prompts)]
+
+    def _answer(self, results: list[Finished | BaseException]) -> PrefillAnswer | BatchAnswer:
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if len(errors) == len(results):
+            raise errors[0]
+        if not self.is_batch:
+            item = self._item(0, _finished(results[0]))
+            return PrefillAnswer(**{name: getattr(item, name) for name in PrefillAnswer.model_fields})
+        items: list[BatchItem | BatchItemFailed] = []
+        for index, result in enumerate(results):
+            if isinstance(result, ApiError):
+                items.append(BatchItemFailed(index=index, id=self.names[index], **result.body()))
+            else:
+                items.append(self._item(index, _finished(result)))
+        good = [item.usage for item in items if isinstance(item, BatchItem)]
+        usage = Usage(
+            prompt_tokens=sum(one.prompt_tokens for one in good), cached_tokens=sum(one.cached_tokens for one in good)
+        )
+        return BatchAnswer(id=self.id, model=self._context.model_name, results=items, usage=usage)
+
+    def _item(self, index: int, done: Finished) -> BatchItem:
+        text = self._context.tokenizer.token_text
+        return BatchItem(
+            index=index,
+            id=done.name,
+            model=self._context.model_name,
+            handle=done.handle,
+            first_token=FirstTokenAnswer(
+                id=done.token,
+                text=text(done.token),
+                logprob=done.logprob,
+                top=[TokenLogprob(id=token, text=text(token), logprob=logprob) for token, logprob in done.top],
+            ),
+            usage=Usage(
+                prompt_tokens=done.prompt_tokens,
+                cached_tokens=done.cached_tokens,
+                cached_tokens_limited_by=done.limited_by or None,
+            ),
+            timing=TimingAnswer(
+                queue_s=done.timing.queue_s, admit_s=done.timing.admit_s, prefill_s=done.timing.prefill_s
+            ),
+        )
+
+    async def _release_finished(self) -> None:
+        """Nobody will ever learn these handles, so their memory need not wait for them to expire."""
+        for pending in self._pending:
+            if pending.result.done() and not pending.result.cancelled() and pending.result.exception() is None:
+                with contextlib.suppress(ApiError):
+                    await handles.release(self._context.client, pending.result.result().handle)
+
+    def _listener(self, index: int, sink: Callable[[int, Outcome], None] | None) -> Callable[[Outcome], None]:
+        def hear(outcome: Outcome) -> None:
+            if isinstance(outcome, Finished):
+                self._context.metrics.first_token_after(time.monotonic() - self._arrived)
+            if sink is not None:
+                sink(index, outcome)
+
+        return hear
+
+    def _timed_out(self) -> TimedOutError:
+        limit = self._context.config.request_timeout_s
+        return TimedOutError(f"the prefill was not done within {limit:g} s and has been cancelled")
+
+
+def _finished(result: Finished | BaseException) -> Finished:
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _event(name: str, data: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,142 @@
+"""What clients get back."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ErrorDetail(Answer):
+    message: str
+    type: str
+    code: str
+
+
+class ErrorAnswer(Answer):
+    error: ErrorDetail
+
+
+class TokenLogprob(Answer):
+    id: int
+    text: str
+    logprob: float | None
+
+
+class FirstTokenAnswer(TokenLogprob):
+    """`top` holds the alternatives that `sampling.logprobs` asked for, likeliest first."""
+
+    top: list[TokenLogprob] = []
+
+
+class Usage(Answer):
+    """Tokens. `cached_tokens_limited_by` names the rank and the window that kept the reused prefix from being
+    longer; null when nothing did."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    cached_tokens_limited_by: str | None = None
+
+
+class TimingAnswer(Answer):
+    """Seconds: waiting for its turn, being admitted, from admission to the first token."""
+
+    queue_s: float
+    admit_s: float
+    prefill_s: float
+
+
+class PrefillAnswer(Answer):
+    """One finished prefill. `handle` is the capability under which its state is pulled."""
+
+    id: str
+    model: str
+    handle: str
+    first_token: FirstTokenAnswer
+    usage: Usage
+    timing: TimingAnswer
+
+
+class BatchItem(PrefillAnswer):
+    index: int
+
+
+class BatchItemFailed(ErrorAnswer):
+    index: int
+    id: str
+
+
+class BatchAnswer(Answer):
+    """One result for each prompt, in their order; `usage` sums those that went well."""
+
+    id: str
+    model: str
+    results: list[BatchItem | BatchItemFailed]
+    usage: Usage
+
+
+class ProgressEvent(Answer):
+    """`event: progress` of a stream. `computed` of `total` prompt tokens are done, the reused prefix included."""
+
+    id: str
+    index: int
+    phase: str
+    computed: int
+    total: int
+
+
+class CancelAnswer(Answer):
+    """`released`: it had finished, and its handle is gone. `cancelling`: the group has yet to confirm."""
+
+    id: str
+    status: Literal["cancelled", "released", "cancelling"]
+
+
+class HandleAnswer(Answer):
+    handle: str
+    status: Literal["renewed", "released"]
+    ttl_s: float | None = None
+
+
+class ModelCard(Answer):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "wavepp"
+    max_model_len: int
+
+
+class ModelList(Answer):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class StatusAnswer(Answer):
+    """`/health` and `/ready`."""
+
+    status: str
+    epoch: int = Field(description="0 before the first epoch")
+    reason: str = ""
+
+
+class TokenizeAnswer(Answer):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeAnswer(Answer):
+    prompt: str
+
+
+class ResetAnswer(Answer):
+    reset: Literal[True] = True
+
+
+class VersionAnswer(Answer):
+    version: str
