@@ -18,10 +18,16 @@ class CacheConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    block_size: int = Field(64, ge=1, le=1024, description="Tokens in a block (B); a power of two.")
-    memory_bytes: int = Field(1 << 30, ge=1, description="Bytes of device memory for a stage's pages and slots.")
-    num_pages: int | None = Field(None, ge=1, description="Attention pages of a stage, instead of what memory allows.")
-    num_slots: int | None = Field(None, ge=1, description="Recurrent slots of a stage, instead of what memory allows.")
+    block_size: int = Field(default=64, ge=1, le=1024, description="Tokens in a block (B); a power of two.")
+    memory_bytes: int = Field(
+        default=1 << 30, ge=1, description="Bytes of device memory for a stage's pages and slots."
+    )
+    num_pages: int | None = Field(
+        default=None, ge=1, description="Attention pages of a stage, instead of what memory allows."
+    )
+    num_slots: int | None = Field(
+        default=None, ge=1, description="Recurrent slots of a stage, instead of what memory allows."
+    )
 
     @field_validator("block_size")
     @classmethod

@@ -101,3 +101,12 @@ def test_pages_of_a_handle_narrow_what_others_can_claim(cache: StageCache) -> No
     assert cache.probe(chain("ab"), 8).endpoint == 0, "the snapshot goes, as nobody holds it"
     gauges = cache.gauges()
     assert (gauges.pages_free, gauges.pages_reclaimable, gauges.pages_pinned) == (5, 0, 3)
+
+
+def test_sealing_lets_go_of_a_source_that_nobody_reported_as_copied(cache: StageCache) -> None:
+    cache.release(1)
+    cache.claim(2, 0, "h2", chain("abx"), 13, 8, ())
+    assert (cache.gauges().slots_pinned, cache.gauges().slots_reclaimable) == (2, 0)
+    cache.seal(2)
+    assert (cache.gauges().slots_pinned, cache.gauges().slots_reclaimable) == (1, 1)
+    cache.check()
