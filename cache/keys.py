@@ -31,7 +31,8 @@ class KeySpace:
     def block_keys(self, tokens: bytes, block_size: int, adapter: str = "", salt: str = "") -> tuple[bytes, ...]:
         """The 16-byte keys of the full blocks of `tokens` (int32 little-endian, four bytes a token), first to last.
 
-        A partly filled last block has no key. 200K tokens in blocks of 64 took 3.0 ms on one CPU core. Raises ValueError when `tokens` is not a whole number of tokens.
+        A partly filled last block has no key. 200K tokens in blocks of 64 took 3.0 ms on one CPU core.
+        Raises ValueError when `tokens` is not a whole number of tokens.
         """
         if len(tokens) % _TOKEN_BYTES:
             raise ValueError(f"tokens are {_TOKEN_BYTES} bytes each, got {len(tokens)} bytes")
