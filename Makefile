@@ -14,6 +14,7 @@ ARGS ?=
 VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/installed
+FOLDERS := server engine cache admission scheduler models client
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve demo test check format clean
@@ -35,6 +36,9 @@ $(STAMP): pyproject.toml
 	$(RUN)/python -m pip install "$(TORCH)"
 	@echo "== installing wavepp =="
 	$(RUN)/python -m pip install -e ".[$(EXTRAS)]"
+	@# The type checker cannot follow an editable install, but it can follow links.
+	@mkdir -p $(VENV)/src/wavepp
+	@for folder in $(FOLDERS); do ln -sfn ../../../$$folder $(VENV)/src/wavepp/$$folder; done
 	@touch $@
 
 serve: $(STAMP)

@@ -13,7 +13,8 @@ PASSAGE = (
     "In the beginning God created the heaven and the earth. And the earth was without form, and void; and darkness was "
     "upon the face of the deep. And the Spirit of God moved upon the face of the waters. And God said, Let there be "
     "light: and there was light. And God saw the light, that it was good: and God divided the light from the darkness. "
-    "And God called the light Day, and the darkness he called Night. And the evening and the morning were the first day. "
+    "And God called the light Day, and the darkness he called Night. And the evening and the morning were the first "
+    "day. "
 )
 PROMPTS = (
     PASSAGE + "And God said, Let there be a firmament in the midst of the waters,",
@@ -56,16 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _wait_until_ready(server: subprocess.Popen[str]) -> str:
-    """Shows what the server says until it is ready, and gives its URL; empty when it left instead."""
+    """Shows what the server says until it serves, and gives its URL; empty when it left instead."""
     assert server.stderr is not None
-    url = ""
     for line in server.stderr:
         print(f"  {line}", end="", file=sys.stderr, flush=True)
-        found = re.search(r"http://[\w.:\[\]]+", line)
-        url = url or (found[0] if found else "")
-        if " is ready on " in line:
+        found = re.match(r"serving .* at (http://\S+)", line)
+        if found:
             threading.Thread(target=_pass_on, args=(server.stderr,), daemon=True).start()
-            return url
+            return found[1]
     return ""
 
 

@@ -13,23 +13,25 @@ from .status import Loaded, Loading
 class Console:
     """Owned by the supervisor's main thread. Writes to standard error."""
 
-    def __init__(self, model: str, stages: int) -> None:
-        self._model, self._stages = model, stages
+    def __init__(self, model: str) -> None:
+        self._model = model
         self._url = ""
+        self._group: GroupUp | None = None
         self._bar: tqdm | None = None
         self._read: dict[int, tuple[int, int]] = {}
 
     def say(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.clear()
-        print(text, file=sys.stderr, flush=True)
+        tqdm.write(text, file=sys.stderr)
 
     def listening(self, url: str) -> None:
         self._url = url
-        self.say(f"the front end listens at {url}; the stages load {self._model}")
+        self._say_serving()
 
     def loading(self, status: Loading) -> None:
+        """Moves a bar on a terminal; elsewhere the lines of the loaded stages must do."""
         self._read[status.rank] = (status.done, status.total)
+        if not sys.stderr.isatty():
+            return
         if self._bar is None:
             self._bar = tqdm(desc="reading weights", unit="B", unit_scale=True, total=0, leave=False, file=sys.stderr)
         self._bar.total = sum(total for _, total in self._read.values())
@@ -45,11 +47,19 @@ class Console:
             self._bar.close()
             self._bar = None
         self._read.clear()
+        self._group = group
         for text in banner(self._model, group):
             self.say(text)
-        self.say(
-            f"  try: curl {self._url}/v1/prefill -H 'Content-Type: application/json' -d '{{\"prompt\": \"Hello\"}}'"
-        )
+        self._say_serving()
+
+    def ended(self) -> None:
+        """The epoch is over; the next one will be announced again."""
+        self._group = None
+
+    def _say_serving(self) -> None:
+        if self._url and self._group is not None:
+            self.say(f"serving {self._model} at {self._url} (epoch {self._group.epoch})")
+            self.say(f"  try: curl {self._url}/v1/prefill --json '{{\"prompt\": \"Hello\"}}'")
 
 
 def banner(model: str, group: GroupUp) -> list[str]:

@@ -52,7 +52,7 @@ class Supervisor:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._folder = Path(tempfile.mkdtemp(prefix="wavepp-"))
         self._address = f"ipc://{self._folder}/front"
-        self._console = Console(group.model_name, group.engine.pp)
+        self._console = Console(group.model_name)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._to_front = self._context.socket(zmq.PUSH)
         self._to_front.linger = 500
@@ -150,6 +150,7 @@ class Supervisor:
         self._failures.append(time.monotonic())
         final = not self._ever_ready or len(self._failures) > self._group.engine.max_failures
         self._to_front.send(msgspec.msgpack.encode(GroupDown(lost_epoch, reason, final)))
+        self._console.ended()
         self._console.say(f"epoch {lost_epoch} has ended: {reason}")
         self._end_stages(grace_s=1.0)
         if final:

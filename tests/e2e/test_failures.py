@@ -57,7 +57,7 @@ def test_when_a_stage_dies_all_in_flight_get_503_within_5_s_and_a_new_epoch_serv
     assert all(f"stage {rank} was killed by SIGKILL" in answer.json()["error"]["message"] for answer in answers)
     # A limit that the design states, far above what it takes.
     assert took < 5
-    server.wait_for(r"is ready on 2 stages \(epoch 2\)")
+    server.wait_for(r"serving .* \(epoch 2\)")
     server.wait_until_ready()
     assert server.state()["epoch"] == 2
     server.release(server.prefill([7] * 100)["handle"])
@@ -67,7 +67,7 @@ def test_when_a_stage_dies_all_in_flight_get_503_within_5_s_and_a_new_epoch_serv
 def test_a_handle_of_an_epoch_that_is_over_is_gone(server: Server) -> None:
     handle = server.prefill([7] * 40)["handle"]
     server.stage(1).kill()
-    server.wait_for(r"is ready on 2 stages \(epoch 2\)")
+    server.wait_for(r"serving .* \(epoch 2\)")
     server.wait_until_ready()
     assert server.http.get(f"/v1/kv/{handle}").status_code in (404, 410)
 
