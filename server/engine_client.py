@@ -31,6 +31,7 @@ from ..engine.messages import (
 from .errors import (
     ApiError,
     ConflictError,
+    GoneError,
     InternalError,
     NotFoundError,
     TimedOutError,

@@ -1,8 +1,8 @@
 """The front end process: `python -m wavepp.server.front_end`, with its `FrontEndSettings` in `WAVEPP_FRONT_END`.
 
-Once it listens it says so (`engine.status.Listening`) on its standard output. It leaves at once when its standard input ends, since that pipe is held open by the
-process that started it. On SIGTERM or SIGINT it refuses new work, lets what is in flight finish for at most
-`drain_timeout_s`, and leaves; a second signal cuts that short.
+Once it listens it says so (`engine.status.Listening`) on its standard output. It leaves at once when its standard
+input ends, since that pipe is held open by the process that started it. On SIGTERM or SIGINT it refuses new work,
+lets what is in flight finish for at most `drain_timeout_s`, and leaves; a second signal cuts that short.
 """
 
 from __future__ import annotations

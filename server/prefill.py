@@ -124,13 +124,17 @@ class Prefill:
         queue: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()
         await self.submit(lambda index, outcome: queue.put_nowait((index, outcome)))
         deadline = self._arrived + self._context.config.request_timeout_s
-        with contextlib.suppress(TimeoutError):
-            first = await asyncio.wait_for(queue.get(), _REFUSAL_WAIT_S)
-            if isinstance(first[1], ApiError) and not self.is_batch:
-                raise first[1]
-            queue.put_nowait(first)
-        yield b""
         left = len(self.names)
+        first = b""
+        with contextlib.suppress(TimeoutError):
+            index, outcome = await asyncio.wait_for(queue.get(), _REFUSAL_WAIT_S)
+            if isinstance(outcome, ApiError) and not self.is_batch:
+                raise outcome
+            left -= not isinstance(outcome, Progress)
+            first = self._event(index, outcome)
+        yield b""
+        if first:
+            yield first
         while left:
             patience = min(_KEEPALIVE_S, deadline - time.monotonic())
             if patience <= 0:
