@@ -6,11 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wavepp.admission.capacity import GroupCapacity
 from wavepp.admission.config import AdmissionConfig
 from wavepp.admission.effects import Admitted, Completed, Ended, Progressed, Refusal, StopPlanning
 from wavepp.admission.leader import Leader
-from wavepp.admission.messages import FirstToken, FromLeader, Install, RoundDown, RoundUp, ToLeader
+from wavepp.admission.messages import FirstToken, Install, RoundDown, RoundUp
 from wavepp.admission.request import Sampling
+from wavepp.admission.snapshot_plan import plan_snapshots, reuse_limit
+from wavepp.cache.answers import NoRoom, Short
 
 from .rank import Piece, Rank, RankSpec, wire
 
@@ -86,7 +89,7 @@ class Group:
         down = self.leader.next_round(self.now)
         if down is None:
             return False
-        received = wire(down, FromLeader)
+        received = wire(down)
         assert received == down
         self.sent.append(down)
         for rank in self.ranks:
@@ -94,7 +97,7 @@ class Group:
         return True
 
     def hear(self, number: int) -> None:
-        up = wire(self.ranks[number].answers.popleft(), ToLeader)
+        up = wire(self.ranks[number].answers.popleft())
         assert isinstance(up, RoundUp)
         self.leader.on_round_up(up, self.now)
         self.carry_out()
@@ -136,8 +139,8 @@ class Group:
 
     # Any rank.
 
-    def run_wave(self, number: int) -> None:
-        wave, spans = self.ranks[number].run_wave()
+    def forward(self, number: int) -> None:
+        wave, spans = self.ranks[number].forward()
         if number + 1 < len(self.ranks):
             self.ranks[number + 1].waves.append((wave, spans))
             return
@@ -178,7 +181,9 @@ class Group:
                     rank.apply()
                     moved = True
                 for _ in range(len(rank.waves)):
-                    self.run_wave(number)
+                    self.forward(number)
+                for _ in range(len(rank.unsettled)):
+                    rank.settle()
                     moved = True
                 rank.report()
                 for _ in range(len(rank.answers)):
@@ -188,6 +193,21 @@ class Group:
                 self.take_command()
                 moved = True
             moved = self.plan(budget) or moved
+
+    def head_lacks_room(self) -> bool:
+        """Whether the head of the queue would be turned away if it were tried again now."""
+        tokens = self.prompts[self.waiting[0]]
+        num_tokens = len(tokens) // 4
+        capacity = GroupCapacity([rank.hello() for rank in self.ranks], self.block_size)
+        endpoint = reuse_limit(num_tokens, self.block_size)
+        while True:
+            most = capacity.snapshots_beyond(endpoint, self.config.max_snapshots_per_request)
+            snapshots = plan_snapshots(endpoint, num_tokens, self.config.snapshot_interval, self.block_size, most)
+            answers = [rank.try_claim(tokens, endpoint, snapshots) for rank in self.ranks]
+            short = [answer.endpoint for answer in answers if isinstance(answer, Short)]
+            if not short:
+                return any(isinstance(answer, NoRoom) for answer in answers)
+            endpoint = min(short)
 
     def _check_admission(self, effect: Admitted) -> None:
         name = effect.request.name

@@ -9,6 +9,7 @@ from hashlib import blake2b
 import msgspec
 from wavepp.admission.messages import FromLeader, Hello, RoundDown, RoundUp, ToLeader
 from wavepp.admission.participant import Participant
+from wavepp.cache.answers import Claimed, NoRoom, Short
 from wavepp.cache.keys import KeySpace
 from wavepp.cache.layout import Window
 from wavepp.cache.stage_cache import StageCache
@@ -37,9 +38,12 @@ class Piece:
     last: bool
 
 
-def wire(message: FromLeader | ToLeader, kind: type) -> FromLeader | ToLeader:
+_DECODER: msgspec.msgpack.Decoder[FromLeader | ToLeader] = msgspec.msgpack.Decoder(FromLeader | ToLeader)
+
+
+def wire(message: FromLeader | ToLeader) -> FromLeader | ToLeader:
     """The message after a trip over the rounds plane."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kind)
+    return _DECODER.decode(msgspec.msgpack.encode(message))
 
 
 def state_after(tokens: bytes, position: int) -> bytes:
@@ -57,6 +61,7 @@ class Rank:
         self.participant = Participant(number, epoch, self.cache, KeySpace("test"), block_size)
         self.rounds: deque[RoundDown] = deque()
         self.waves: deque[tuple[int, tuple[Piece, ...]]] = deque()
+        self.unsettled: deque[tuple[int, tuple[Piece, ...]]] = deque()
         self.answers: deque[RoundUp] = deque()
         self._pages: dict[int, bytes] = {}
         self._slots: dict[int, bytes] = {}
@@ -85,17 +90,22 @@ class Rank:
             self.answers.append(report)
         return report is not None
 
-    def run_wave(self) -> tuple[int, tuple[Piece, ...]]:
+    def forward(self) -> tuple[int, tuple[Piece, ...]]:
+        """Runs the oldest wave; what it computed is not published before `settle`."""
         wave, spans = self.waves.popleft()
         for span in spans:
             self._forward(span, self.participant.request(span.request).tokens)
+        self.unsettled.append((wave, spans))
+        return wave, spans
+
+    def settle(self) -> None:
+        wave, spans = self.unsettled.popleft()
         for span in spans:
             self.cache.publish(span.request, span.end)
             if span.last:
                 self.cache.seal(span.request)
                 self.participant.finished(span.request)
         self.participant.wave_completed(wave)
-        return wave, spans
 
     def check_handle(self, handle: str, tokens: bytes) -> int:
         """Opens a pull and reads all of it; returns the pull."""
@@ -116,6 +126,13 @@ class Rank:
         self.cache.publish(1_000_000, upto)
         self.cache.seal(1_000_000)
         self.cache.release_handle("preload")
+
+    def try_claim(self, tokens: bytes, candidate: int, snapshots: tuple[int, ...]) -> Claimed | Short | NoRoom:
+        """What an install would be answered now; nothing is kept."""
+        keys = KeySpace("test").block_keys(tokens, self._block)
+        outcome = self.cache.claim(2_000_000, 1, "try", keys, len(tokens) // 4, candidate, snapshots)
+        self.cache.release(2_000_000)
+        return outcome
 
     def _forward(self, span: Piece, tokens: bytes) -> None:
         sequence = self.cache.sequence(span.request)

@@ -106,7 +106,7 @@ class Chaos:
 
     def step(self) -> None:
         group, ranks = self.group, self.group.ranks
-        match self.random.choices(range(12), [3, 2, 3, 1, 3, 14, 22, 26, 8, 16, 10, 3])[0]:
+        match self.random.choices(range(13), [3, 2, 3, 1, 3, 14, 22, 26, 8, 16, 10, 3, 14])[0]:
             case 0:
                 self.submit()
             case 1:
@@ -127,7 +127,7 @@ class Chaos:
                 if group.commands:
                     group.take_command()
             case 9:
-                self.some_rank(lambda n: len(ranks[n].waves), group.run_wave)
+                self.some_rank(lambda n: len(ranks[n].waves), group.forward)
             case 10:
                 group.plan(BLOCK * self.random.randint(1, 8))
                 self.random.choice(ranks).report()
@@ -135,6 +135,8 @@ class Chaos:
                 if self.random.random() < 0.2:
                     group.leader.reset(group.now)
                 group.pass_time(self.random.random())
+            case 12:
+                self.some_rank(lambda n: len(ranks[n].unsettled), lambda n: ranks[n].settle())
 
     def drain(self) -> None:
         """No more submissions: everything in the queue must come to its end, and wait only for what is held."""
@@ -144,7 +146,7 @@ class Chaos:
         group.settle()
         while group.leader.handles:
             if group.leader.queued:
-                assert any(rank.cache.gauges().handles for rank in group.ranks)
+                assert group.head_lacks_room(), "the head of the queue waits for what it could have"
             deadline = group.leader.next_deadline()
             assert deadline is not None and deadline > group.now
             group.pass_time(deadline - group.now)

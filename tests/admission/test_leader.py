@@ -130,16 +130,12 @@ def test_cancelled_before_any_rank_has_heard_of_it_says_nothing_to_the_ranks() -
     assert idle(group)
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-@pytest.mark.parametrize("applies", [True, False])
-def test_cancelled_while_it_is_probed_or_installed(rounds: int, applies: bool) -> None:
+@pytest.mark.parametrize("answered", [(False,), (True,), (True, False)], ids=["probing", "deciding", "installing"])
+def test_cancelled_while_its_admission_is_under_way(answered: tuple[bool, ...]) -> None:
     group = group_of()
     group.submit("a", TOKENS)
-    for number in range(rounds):
-        step(group, applies or number < rounds - 1)
-    if applies and rounds == 2:
-        assert group.leader.running == 1
-        return
+    for applies in answered:
+        step(group, applies)
     group.cancel("a")
     group.submit("b", TOKENS)
     group.settle()
@@ -199,7 +195,7 @@ def test_a_first_token_that_comes_while_it_is_being_stopped_ends_its_handle() ->
     group.plan(32)
     group.cancel("a")
     for number in range(2):
-        group.run_wave(number)
+        group.forward(number)
     assert "a" in group.ended and "a" not in group.completed
     group.settle()
     assert decisions(group) == ([], ["handle-a"])

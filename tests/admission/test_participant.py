@@ -31,7 +31,8 @@ class Driver:
 
     def run(self, wave: int, start: int, end: int, number: int = 1) -> None:
         self.rank.waves.append((wave, (Piece(number, 1, 0, start, end, end == 30),)))
-        self.rank.run_wave()
+        self.rank.forward()
+        self.rank.settle()
 
     def leases(self) -> int:
         self.rank.cache.check()
