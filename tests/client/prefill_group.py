@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -65,7 +66,7 @@ class PrefillGroup:
         config: TransferConfig | None = None,
     ) -> None:
         """`cuts` are the first layers of the stages, and the number of layers."""
-        ranges = [range(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
+        ranges = [range(start, stop) for start, stop in pairwise(cuts)]
         self.stages: list[Stage] = []
         self._model_name = folder.name
         self._manifests: dict[str, Manifest] = {}
