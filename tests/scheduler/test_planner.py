@@ -165,7 +165,7 @@ class PlannerMachine(RuleBasedStateMachine):
 
 
 TestPlannerMachine = PlannerMachine.TestCase
-TestPlannerMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestPlannerMachine.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
 
 
 def test_several_chunks_of_one_request_fly_together_until_the_ring_is_full() -> None:
@@ -283,6 +283,16 @@ def test_the_deadline_ends_the_holding_back_of_fragments() -> None:
     assert overdue is not None
     assert held_back.spans == (Span(0, 32, 12, True),)
     assert overdue.spans == (Span(0, 32, 12, True), Span(1, 0, 4, False))
+
+
+def test_the_deadline_counts_from_the_last_span() -> None:
+    planner = planner_of(avoid_fragments=True, progress_deadline_s=1.0)
+    planner.admit(0, 0, 0, 20)
+    planner.admit(1, 0, 0, 100)
+    assert planner.plan(10.0) is not None
+    planner.accept(WavePlan(0, (Span(0, 0, 8, False), Span(1, 0, 4, False))))
+    assert planner.plan(10.9) == planner.plan(11.5) == WavePlan(1, (Span(0, 8, 12, True),))
+    assert planner.plan(11.9) == WavePlan(1, (Span(0, 8, 12, True), Span(1, 4, 4, False)))
 
 
 def test_the_policy_sees_what_is_unscheduled_and_the_latest_chunks_in_flight() -> None:
