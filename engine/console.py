@@ -59,7 +59,7 @@ class Console:
     def _say_serving(self) -> None:
         if self._url and self._group is not None:
             self.say(f"serving {self._model} at {self._url} (epoch {self._group.epoch})")
-            self.say(f"  try: curl {self._url}/v1/prefill --json '{{\"prompt\": \"Hello\"}}'")
+            self.say(f'  try: curl {self._url}/v1/prefill --json \'{{"prompt": "Hello"}}\'')
 
 
 def banner(model: str, group: GroupUp) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from ..admission.config import AdmissionConfig
 from ..cache.config import CacheConfig
-from ..scheduler.config import SchedulerConfig
+from ..scheduler.config import SchedulerConfig, check_block_alignment
 from .config import EngineConfig
 from .transfer_config import TransferConfig
 
@@ -26,6 +27,14 @@ class GroupSettings(BaseModel):
     admission: AdmissionConfig = AdmissionConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     transfer: TransferConfig = TransferConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        check_block_alignment(self.scheduler, self.cache.block_size)
+        interval, block = self.admission.snapshot_interval, self.cache.block_size
+        if interval % block:
+            raise ValueError(f"snapshot_interval must be a multiple of the block size, {block}; it is {interval}")
+        return self
 
     def digest(self) -> str:
         """What all ranks must agree on; where each finds the model on its disk is its own affair."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -77,8 +76,7 @@ class Stage:
         log.error("rank %d: %s", self._rank, reason)
         say(Broken(self._rank, reason))
         if isinstance(self._wave, FollowerWave):
-            with contextlib.suppress(zmq.ZMQError):
-                self._wave.report_failure(reason)
+            self._wave.report_failure(reason)
         self._done.set()
 
     def _start(self) -> None:
@@ -195,10 +193,13 @@ class Stage:
             group.admission.snapshot_interval,
         )
         submissions = self._context.socket(zmq.PULL)
+        submissions.rcvhwm = 0
+        submissions.maxmsgsize = group.engine.max_frame_bytes
         submissions.bind(self._settings.submit)
         front_end = None
         if self._settings.front_end:
             front_end = self._context.socket(zmq.PUSH)
+            front_end.sndhwm = 0
             front_end.connect(self._settings.front_end)
         up = view.group_up(self._settings.submit, leader.max_prompt_tokens)
         wave = LeaderWave(

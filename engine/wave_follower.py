@@ -34,9 +34,11 @@ class FollowerWave:
     def start(self) -> None:
         self.thread.start()
 
-    def report_failure(self, reason: str) -> None:
-        """Best effort, from the failing thread, just before the process leaves."""
-        self._socket.send(self._encoder.encode(Failed(self._epoch, self._rank, reason)), zmq.NOBLOCK)
+    def report_failure(self, reason: str, timeout_s: float = 0.5) -> None:
+        """From any thread: tells the leader, and waits until it is told or the time is up."""
+        self._from_loop.put(Failed(self._epoch, self._rank, reason))
+        if threading.current_thread() is not self.thread:
+            self.thread.join(timeout_s)
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -46,8 +48,10 @@ class FollowerWave:
             while True:
                 poller.poll()
                 for event in self._from_loop.drain():
-                    if isinstance(event, RoundUp | WaveDone):
+                    if isinstance(event, RoundUp | WaveDone | Failed):
                         self._socket.send(self._encoder.encode(event))
+                    if isinstance(event, Failed):
+                        return
                 if not self._take_rounds():
                     return
         except Exception as error:

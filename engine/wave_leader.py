@@ -74,7 +74,7 @@ class LeaderWave:
     def stop(self) -> None:
         """From the main thread: tell every rank that the epoch ends, and leave."""
         self._stopping.set()
-        self._from_loop.put(Stopped(-1, -1))
+        self._from_loop.put(Leave())
         self.thread.join(timeout=5)
 
     def _run(self) -> None:
@@ -132,8 +132,9 @@ class LeaderWave:
                 for request, computed in message.chunks:
                     self._leader.on_progress(request, computed)
             case Stopped():
-                if not self._stopping.is_set():
-                    self._leader.on_stopped(message.request, message.after_wave, now)
+                self._leader.on_stopped(message.request, message.after_wave, now)
+            case Leave():
+                pass
             case Failed():
                 raise RuntimeError(f"rank {message.rank} failed: {message.reason}")
             case _:

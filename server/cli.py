@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from ..models.errors import ModelError, PartitionError
 from .config import ServerConfig
 from .flags import ConfigError, add_config_flags
 
@@ -68,13 +69,13 @@ COMMANDS = (
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The flags of the command `only`, or of all of them: importing every config is slow."""
+    """All commands, but the flags of `only` alone: importing the configs of all is slow."""
     parser = argparse.ArgumentParser("wavepp", description="Pipeline-parallel LLM prefill.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"wavepp {version('wavepp')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.help, allow_abbrev=False, add_help=not command.takes_rest)
-        if only is None or only == command.name:
+        if command.name == only:
             command.configure(own)
     return parser
 
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     assert chosen is not None
     try:
         return chosen.run(args, [])
-    except ConfigError as error:
+    except (ConfigError, ModelError, PartitionError) as error:
         print(f"wavepp {chosen.name}: error: {error}", file=sys.stderr)
         return 2
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from ..admission.config import AdmissionConfig
 from ..cache.config import CacheConfig
 from ..engine.config import EngineConfig
 from ..engine.defaults import device_defaults
+from ..engine.placement import place
 from ..engine.settings import GroupSettings
 from ..engine.transfer_config import TransferConfig
-from ..models.demo.resolve import resolve_model
+from ..models.config import load_spec
 from ..scheduler.config import SchedulerConfig
-from .flags import add_config_flags, config_from_args
+from .flags import ConfigError, add_config_flags, config_from_args
 
 
 def add_group_flags(parser: argparse.ArgumentParser) -> None:
@@ -24,15 +27,23 @@ def add_group_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def group_from_args(args: argparse.Namespace) -> GroupSettings:
-    """Fetches or converts the model if need be, and says so. Raises ConfigError and ModelNotFoundError."""
+    """Fetches or converts the model if need be, and says so. Raises ConfigError for flags that do not fit together,
+    ModelError and PartitionError for a model that cannot be had, read or split like this."""
+    from ..models.demo.resolve import resolve_model  # Slow to import, and nothing that flags and help need.
+
     engine = config_from_args(EngineConfig, args)
     defaults = device_defaults(engine.resolved_device())
-    return GroupSettings(
-        engine=engine,
-        cache=config_from_args(CacheConfig, args),
-        admission=config_from_args(AdmissionConfig, args, defaults=defaults.get("admission")),
-        scheduler=config_from_args(SchedulerConfig, args, defaults=defaults.get("scheduler")),
-        transfer=config_from_args(TransferConfig, args, prefix="transfer_"),
-        model=resolve_model(args.model),
-        model_name=Path(args.model).resolve().name if Path(args.model).is_dir() else args.model,
-    )
+    parts = {
+        "engine": engine,
+        "cache": config_from_args(CacheConfig, args),
+        "admission": config_from_args(AdmissionConfig, args, defaults=defaults.get("admission")),
+        "scheduler": config_from_args(SchedulerConfig, args, defaults=defaults.get("scheduler")),
+        "transfer": config_from_args(TransferConfig, args, prefix="transfer_"),
+    }
+    name = Path(args.model).resolve().name if Path(args.model).is_dir() else args.model
+    try:
+        settings = GroupSettings.model_validate({"model": resolve_model(args.model), "model_name": name, **parts})
+    except ValidationError as error:
+        raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+    place(load_spec(settings.model).num_layers, engine)
+    return settings

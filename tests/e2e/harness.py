@@ -111,7 +111,7 @@ class Server:
     def state(self) -> dict[str, Any]:
         answer = self.http.get("/v1/state")
         assert answer.status_code == 200, answer.text
-        return answer.json()["state"]
+        return answer.json()
 
     def wait_until_idle(self, timeout_s: float = 30) -> dict[str, Any]:
         """The state, once nothing is queued, running or held by a handle or pull; fails when that does not come."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -34,8 +35,8 @@ class Reference:
     """transformers' own generation, on the same weights in float32; each prompt is computed once."""
 
     def __init__(self, folder: Path) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-        self._model.eval()
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        self._model: Any = model.eval()
         self._known: dict[tuple[tuple[int, ...], int], Continuation] = {}
 
     @torch.inference_mode()
