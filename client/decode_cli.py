@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     given = [arguments.prompt, arguments.prompt_file, arguments.handle]
-    if arguments.serve_stdin == any(value is not None for value in given):
+    if sum(value is not None for value in given) + arguments.serve_stdin != 1:
         parser.error("give one of --prompt, --prompt-file, --handle and --serve-stdin")
     try:
         config = _configured(DecodeConfig, arguments)
@@ -53,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, SinkMismatchError) and " is bfloat16 there" in str(error):
             print("wavepp decode: start with --dtype bfloat16 as the server did", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever read the text has seen enough; the interpreter must not try to flush the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         return 130
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..engine.messages import Manifest
 from .config import DecodeConfig
 from .decode_state import DecodeState
 from .decoder import ReferenceDecoder
 from .detokenizer import IncrementalDetokenizer, ModelTokenizer
+from .errors import ClientError
 from .http import PrefillClient, PrefillResult, Prompt
 from .job import DecodeJob, DecodeOutcome, Listener
 from .pull import pull_state
@@ -38,13 +40,15 @@ class DecodeSession:
         handle, result = self._prefill(job)
         state = self._decoder.new_state()
         try:
-            if result is not None:
-                listener.prefilled(result)
             try:
+                if result is not None:
+                    listener.prefilled(result)
                 manifest, stats = self._pull(handle, state)
             finally:
                 if not job.keep:
-                    self._client.release(handle)
+                    # What was not released ends by itself, and must not hide what went wrong before.
+                    with suppress(ClientError):
+                        self._client.release(handle)
             listener.pulled(stats)
             return self._decode(job, state, manifest, result, stats, listener)
         finally:

@@ -146,8 +146,12 @@ class HttpFront:
                     self._reply(200, msgspec.to_builtins(manifest))
 
             def do_DELETE(self) -> None:
-                front.group.release(self.path.rsplit("/", 1)[1])
-                self._reply(200, {})
+                handle = self.path.rsplit("/", 1)[1]
+                if front.group.manifest(handle) is None:
+                    self._reply(404, _error("unknown_handle", "there is no such handle"))
+                else:
+                    front.group.release(handle)
+                    self._reply(200, {})
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
