@@ -104,6 +104,7 @@ class GroupCollector(Collector):
         pending, admitted = client.num_pending, client.num_admitted
         yield _gauge("wavepp_group_up", "1 while the stage group serves", client.group.status == "up")
         yield _gauge("wavepp_epoch", "The stage group's life", client.group.epoch)
+        yield _gauge("wavepp_requests_in_flight", "Prompts that the front end waits for", pending)
         running = state.running if state else admitted
         waiting = state.queued if state else pending - admitted
         yield _gauge("wavepp_num_requests_running", "Admitted and not finished", running)
