@@ -11,6 +11,8 @@ from .hf_config import RawConfig, read_json
 from .registry import FamilyConfig, parse_family
 
 _SAMPLE_BYTES = 4096
+_MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit; a file that is not safetensors may claim any length."""
 
 
 class ModelSpec(BaseModel):
@@ -67,7 +69,8 @@ def fingerprint(folder: Path) -> str:
         digest.update(f"\0{path.name}\0{size}\0".encode())
         with path.open("rb") as file:
             header = file.read(8)
-            digest.update(header + file.read(int.from_bytes(header, "little") + _SAMPLE_BYTES))
+            length = min(int.from_bytes(header, "little"), _MAX_HEADER_BYTES)
+            digest.update(header + file.read(length + _SAMPLE_BYTES))
             file.seek(max(0, size - _SAMPLE_BYTES))
             digest.update(file.read())
     return digest.hexdigest()

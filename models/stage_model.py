@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ..cache.layout import LayerCache, TensorSpec, Window
 from .batch import Activations, LayerPools, WaveBatch
@@ -101,14 +101,16 @@ class StageModel:
         if self._parts.final_norm is None or self._parts.head is None:
             raise ValueError("only the last stage has logits")
         hidden = outputs[HIDDEN].index_select(0, rows.to(self.device))
-        return F.linear(rms_norm(hidden, self._parts.final_norm, self.spec.rms_norm_eps), self._parts.head).float()
+        return functional.linear(
+            rms_norm(hidden, self._parts.final_norm, self.spec.rms_norm_eps), self._parts.head
+        ).float()
 
     def _enter(self, tokens: torch.Tensor | None, inputs: Activations) -> torch.Tensor:
         if self._parts.embedding is None:
             return inputs[HIDDEN].to(self.dtype)
         if tokens is None:
             raise ValueError("the first stage needs the wave's tokens")
-        return F.embedding(tokens.to(self.device), self._parts.embedding)
+        return functional.embedding(tokens.to(self.device), self._parts.embedding)
 
 
 def load_stage(

@@ -7,7 +7,7 @@ by their log-sum-exp, as in FlashAttention's split over keys.
 from collections.abc import Callable, Iterator
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ..wave import Wave
 
@@ -59,7 +59,7 @@ def mla(
     width = max(q.shape[-1], v_dim)
 
     def expand(latent: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        both = F.linear(latent, kv_b.flatten(0, 1)).view(-1, *kv_b.shape[:2])
+        both = functional.linear(latent, kv_b.flatten(0, 1)).view(-1, *kv_b.shape[:2])
         keys = torch.cat([both[..., :nope], shared.unsqueeze(1).expand(-1, both.shape[1], -1)], -1)
         # The kernel wants one width for keys and values.
         return _padded(keys, width), _padded(both[..., nope:], width)
@@ -150,4 +150,4 @@ def past_stretches(wave: Wave, index: int) -> Iterator[tuple[torch.Tensor, int]]
 
 
 def _padded(x: torch.Tensor, width: int) -> torch.Tensor:
-    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
+    return x if x.shape[-1] == width else functional.pad(x, (0, width - x.shape[-1]))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ..wave import Wave
 from .cpu_kda import CHUNK, kda_chunks, kda_step
@@ -38,7 +38,7 @@ def short_conv(wave: Wave, x: torch.Tensor, weight: torch.Tensor, states: tuple[
             after = position - span.start
             for state, part in zip(states, extended[after : after + history].split(parts, -1), strict=True):
                 state[slot] = part
-    return F.silu(out, inplace=True)
+    return functional.silu(out, inplace=True)
 
 
 def kda(

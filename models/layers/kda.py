@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ..kernels.interface import Kernels
 from ..kimi_linear_config import KdaConfig
@@ -41,7 +41,7 @@ class KdaAttention:
         convs = (pool["conv_q"], pool["conv_k"], pool["conv_v"])
         mixed = self.kernels.short_conv(wave, mixed, self.conv, convs).view(-1, 3, heads, dim)
         q, k, v = mixed.unbind(1)
-        steps = F.softplus(self.decay_up(low_decay).float() + self.decay_bias).view(-1, heads, dim)
+        steps = functional.softplus(self.decay_up(low_decay).float() + self.decay_bias).view(-1, heads, dim)
         log_decay = steps * self.decay_rate.unsqueeze(-1)
         out = self.kernels.kda(wave, _unit(q), _unit(k), v, log_decay, torch.sigmoid(beta.float()), pool["state"])
         gate = self.gate_up(low_gate).view(-1, heads, dim)

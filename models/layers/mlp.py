@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ..weights import Scope
 from .linear import Linear, load_fused, load_linear
@@ -18,7 +18,7 @@ class GatedMlp:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
+        return self.down(functional.silu(gate) * up)
 
 
 def load_mlp(scope: Scope, hidden: int, width: int, *, bias: bool = False) -> GatedMlp:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ..kimi_linear_config import MoeConfig
 from ..weights import Scope
@@ -20,7 +20,7 @@ class Router:
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """x `[T, hidden]` -> experts int64 `[T, top_k]` and their weights float32 `[T, top_k]`."""
-        scores = torch.sigmoid(F.linear(x.float(), self.weight))
+        scores = torch.sigmoid(functional.linear(x.float(), self.weight))
         chosen = self._in_best_groups(scores + self.bias).topk(self.config.top_k, -1, sorted=False).indices
         weights = scores.gather(1, chosen)
         if self.config.renormalize:
@@ -60,8 +60,10 @@ class MoeMlp:
             if count == 0:
                 continue
             own = slice(first, first + count)
-            gate, up = F.linear(x[rows[own]], self.gate_up[expert]).chunk(2, -1)
-            out.index_add_(0, rows[own], F.linear(F.silu(gate) * up, self.down[expert]) * row_weights[own])
+            gate, up = functional.linear(x[rows[own]], self.gate_up[expert]).chunk(2, -1)
+            out.index_add_(
+                0, rows[own], functional.linear(functional.silu(gate) * up, self.down[expert]) * row_weights[own]
+            )
             first += count
         routed = out.to(x.dtype)
         return routed if self.shared is None else routed + self.shared(x)
