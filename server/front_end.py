@@ -182,6 +182,13 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _import_no_torch() -> None:
+    """transformers imports torch wherever it is installed: seconds and 230 MB that no tokenizer uses."""
+    sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -195,7 +202,7 @@ def main() -> int:
     except ValidationError as error:
         print(f"{FRONT_END_ENV}: {error}", file=sys.stderr)
         return 2
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    _import_no_torch()
     level = settings.server.log_level.upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s front end: %(message)s", stream=sys.stderr)
     config = settings.server

@@ -31,13 +31,13 @@ async def test_the_key_is_asked_for_on_all_but_the_open_paths(open_front: OpenFr
     async with open_front(api_key="sécret") as front:
         for method, path in PROTECTED:
             for sent in (None, "Bearer", "Bearer wrong", "Basic s\xe9cret", "s\xe9cret", "Bearer \xff\xfe"):
-                headers = {} if sent is None else {"Authorization": sent.encode("latin-1")}
+                headers = [] if sent is None else [(b"Authorization", sent.encode("latin-1"))]
                 answer = await front.http.request(method, path, headers=headers, content=b"x")
                 assert error_of(answer, 401)["code"] == "invalid_api_key"
                 assert answer.headers["www-authenticate"] == "Bearer"
         for path in ("/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"):
             assert (await front.http.get(path)).status_code == 200
-        key = {"Authorization": "Bearer sécret".encode()}
+        key = [(b"Authorization", "Bearer sécret".encode())]
         assert (await front.http.get("/v1/models", headers=key)).status_code == 200
 
 
