@@ -16,13 +16,16 @@ def group_of(*specs: RankSpec, block: int = 4, **config: int | float) -> Group:
 
 def rounds_only(group: Group) -> None:
     """Lets rounds go back and forth until nothing more is said; no wave is planned."""
-    while group.broadcast():
+    moved = True
+    while moved:
+        moved = group.broadcast()
         for number, rank in enumerate(group.ranks):
             while rank.rounds:
                 rank.apply()
             rank.report()
             while rank.answers:
                 group.hear(number)
+                moved = True
 
 
 def test_the_candidate_is_the_shorter_of_seven_attention_blocks_and_six_recurrent() -> None:
@@ -172,3 +175,21 @@ def test_one_request_takes_two_walks_and_three_rounds() -> None:
         (0, 0, 1, 0),
         (0, 0, 0, 1),
     ]
+
+
+def test_a_head_that_waits_goes_when_a_cancelled_request_has_drained_on_every_rank() -> None:
+    group = group_of(RankSpec(*ATTENTION, 10, 0), RankSpec(*ATTENTION, 10, 0))
+    group.submit("holder", prompt(range(24)))
+    rounds_only(group)
+    group.take_command()
+    group.plan(8)
+    group.submit("large", prompt(range(100, 132)))
+    group.cancel("holder")
+    group.take_command()
+    rounds_only(group)
+    for number, rank in enumerate(group.ranks):
+        assert "large" not in group.admitted
+        group.forward(number)
+        rank.settle()
+        rounds_only(group)
+    assert group.admitted["large"].endpoint == 0
