@@ -20,7 +20,7 @@ from .job import DecodeOutcome, Listener, job_of
 from .stats import PullStats
 
 if TYPE_CHECKING:
-    from .session import DecodeSession
+    from .worker import DecodeWorker
 
 C = TypeVar("C", bound=BaseModel)
 _SWITCHES = ("ignore_eos", "keep")
@@ -41,13 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(_explain(error))
     try:
         with PrefillClient(config.url, config.api_key, timeout_s=config.http_timeout_s) as client:
-            session = _session(client, config, decoder_config, arguments)
+            worker = _worker(client, config, decoder_config, arguments)
             if arguments.serve_stdin:
-                from .stdin_worker import serve_lines
+                from .stdin_jobs import serve_lines
 
-                serve_lines(session, config, sys.stdin, sys.stdout)
+                serve_lines(worker, config, sys.stdin, sys.stdout)
                 return 0
-            return _decode_one(session, config, prompt or arguments.handle, arguments)
+            return _decode_one(worker, config, prompt or arguments.handle, arguments)
     except ClientError as error:
         print(f"wavepp decode: {error}", file=sys.stderr)
         if isinstance(error, SinkMismatchError) and " is bfloat16 there" in str(error):
@@ -61,14 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _decode_one(
-    session: DecodeSession, config: DecodeConfig, source: Prompt | str, arguments: argparse.Namespace
-) -> int:
+def _decode_one(worker: DecodeWorker, config: DecodeConfig, source: Prompt | str, arguments: argparse.Namespace) -> int:
     out = sys.stdout
     if isinstance(out, TextIOWrapper):
         out.reconfigure(encoding="utf-8")
     quiet = bool(arguments.json)
-    outcome = session.run(job_of(config, source), _Printer(out, arguments.ids, quiet))
+    outcome = worker.run(job_of(config, source), _Printer(out, arguments.ids, quiet))
     if quiet:
         print(msgspec.json.encode(outcome).decode(), flush=True)
     _say_decoded(outcome)
@@ -117,15 +115,15 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _session(
+def _worker(
     client: PrefillClient, config: DecodeConfig, decoder_config: DecoderConfig, arguments: argparse.Namespace
-) -> DecodeSession:
+) -> DecodeWorker:
     # Torch and the model code take seconds to import: wrong arguments are answered without them.
     from ..models.demo.resolve import resolve_model
     from ..models.errors import ModelError
     from .decoder import ReferenceDecoder
     from .detokenizer import ModelTokenizer
-    from .session import DecodeSession
+    from .worker import DecodeWorker
 
     try:
         folder = resolve_model(arguments.model)
@@ -133,7 +131,7 @@ def _session(
         tokenizer = None if arguments.ids else ModelTokenizer(folder)
     except (ModelError, OSError) as error:
         raise ClientError(str(error)) from error
-    return DecodeSession(client, decoder, tokenizer, config)
+    return DecodeWorker(client, decoder, tokenizer, config)
 
 
 def _prompt(arguments: argparse.Namespace) -> Prompt | None:

@@ -195,13 +195,21 @@ class _Service:
                 [answer.peer, head, *answer.frames], flags=zmq.NOBLOCK, copy=False, track=True
             )
             if tracker is not None and not tracker.done:
-                self._in_flight.setdefault(answer.peer, deque()).append(tracker)
+                self._trackers_of(answer.peer).append(tracker)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             # The puller has gone, or does not read: either way it cannot complete.
             self._desk.forget(answer.peer)
             self._in_flight.pop(answer.peer, None)
+
+    def _trackers_of(self, peer: bytes) -> deque[zmq.MessageTracker]:
+        if peer not in self._in_flight:
+            # Connections end without a word: what is left of them goes when new ones come.
+            for other in [other for other, trackers in self._in_flight.items() if all(t.done for t in trackers)]:
+                del self._in_flight[other]
+            self._in_flight[peer] = deque()
+        return self._in_flight[peer]
 
     def _is_full(self, peer: bytes) -> bool:
         trackers = self._in_flight.get(peer)

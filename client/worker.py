@@ -18,7 +18,7 @@ from .pull import pull_state
 from .stats import PullStats
 
 
-class DecodeSession:
+class DecodeWorker:
     """A loaded decoder and the server that prefills for it. One thread."""
 
     def __init__(

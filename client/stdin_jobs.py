@@ -13,7 +13,7 @@ from .http import Prompt
 from .job import DecodeJob, job_of
 
 if TYPE_CHECKING:
-    from .session import DecodeSession
+    from .worker import DecodeWorker
 
 
 class JobLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,21 +32,21 @@ class JobLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_salt: str | None = None
 
 
-def serve_lines(session: DecodeSession, config: DecodeConfig, lines: TextIO, out: TextIO) -> None:
+def serve_lines(worker: DecodeWorker, config: DecodeConfig, lines: TextIO, out: TextIO) -> None:
     """Writes `{"ready": true}`, then for each line `{"id", "outcome"}` (see `DecodeOutcome`) or `{"id", "error":
     {"code", "message"}}`, in order, until the lines end."""
     _write(out, {"ready": True})
     for line in lines:
         if line.strip():
-            _write(out, _answer(session, config, line))
+            _write(out, _answer(worker, config, line))
 
 
-def _answer(session: DecodeSession, config: DecodeConfig, line: str) -> dict[str, Any]:
+def _answer(worker: DecodeWorker, config: DecodeConfig, line: str) -> dict[str, Any]:
     ident: str | int | None = None
     try:
         job_line = msgspec.json.decode(line.encode(), type=JobLine)
         ident = job_line.id
-        return {"id": ident, "outcome": session.run(_job(config, job_line))}
+        return {"id": ident, "outcome": worker.run(_job(config, job_line))}
     except (msgspec.DecodeError, ValueError) as error:
         return {"id": ident, "error": {"code": "malformed", "message": str(error)}}
     except (ServerError, PullError) as error:
