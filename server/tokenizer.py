@@ -134,7 +134,7 @@ class TokenizerService:
 
     def _need(self) -> Any:
         if self._tokenizer is None:
-            raise BadRequestError("this model has no tokenizer: send token ids", "no_tokenizer")
+            raise BadRequestError("this model has no tokenizer: a prompt must be token ids", "no_tokenizer")
         return self._tokenizer
 
     def _encode(self, text: str, add_special_tokens: bool) -> TokenArray:
