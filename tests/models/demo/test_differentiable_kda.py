@@ -45,8 +45,9 @@ def test_outputs_and_state_are_those_of_the_recurrence(tokens: int, strongest_de
 @pytest.mark.parametrize("strongest_decay", [0.1, 9.9])
 def test_gradients_are_those_of_the_recurrence(strongest_decay: float) -> None:
     tensors = [x.requires_grad_() for x in inputs(37, strongest_decay)]
-    expected = torch.autograd.grad(recurrence(*tensors)[0].square().sum(), tensors)
-    got = torch.autograd.grad(differentiable_kda(*tensors)[0].square().sum(), tensors)
+    q, k, v, g, beta, state = tensors
+    expected = torch.autograd.grad(recurrence(q, k, v, g, beta, state)[0].square().sum(), tensors)
+    got = torch.autograd.grad(differentiable_kda(q, k, v, g, beta, state)[0].square().sum(), tensors)
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from wavepp.models.demo.hybrid_checkpoint import bits_per_byte, checkpoint_tensors, continuation
 from wavepp.models.demo.hybrid_recipe import hybrid_config
 from wavepp.models.demo.resolve import resolve_model
+
+from .loading import load_whole
 
 FOLDER = resolve_model("demo-hybrid")
 HELD_OUT = Path(__file__).parent / "held_out.txt"
@@ -23,9 +25,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    model, info = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32, output_loading_info=True)
-    assert not any(info.values()), f"transformers does not load the checkpoint cleanly: {info}"
-    return model.eval()
+    return load_whole(FOLDER)
 
 
 def test_the_folder_is_small_enough_to_ship() -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from wavepp.models.demo.smollm2 import convert_smollm2
 from wavepp.models.errors import CheckpointError, UnsupportedModelError
 
+from .loading import load_whole
 from .tiny_gguf import CHAT_TEMPLATE, tiny_llama, write_gguf
 
 
@@ -24,8 +25,7 @@ def folder(gguf_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_converted_model_is_the_original_to_the_bit(folder: Path) -> None:
     original = tiny_llama()
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    assert not any(info.values()), info
+    model = load_whole(folder)
     for name, value in original.state_dict().items():
         assert torch.equal(model.state_dict()[name], value), name
     ids = torch.arange(3, 40).unsqueeze(0)
