@@ -8,16 +8,22 @@ import pytest
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from .tiny_models import tiny_kimi, tiny_llama, tiny_qwen3
+from .tiny_models import tiny_kimi, tiny_llama, tiny_mistral, tiny_qwen2, tiny_qwen3
 
 TinyModelFactory = Callable[..., tuple[Path, PreTrainedModel]]
 
-_MAKERS = {"llama": tiny_llama, "qwen3": tiny_qwen3, "kimi": tiny_kimi}
+_MAKERS = {
+    "kimi": tiny_kimi,
+    "llama": tiny_llama,
+    "mistral": tiny_mistral,
+    "qwen2": tiny_qwen2,
+    "qwen3": tiny_qwen3,
+}
 
 
 @pytest.fixture(scope="session")
 def tiny_model_factory(tmp_path_factory: pytest.TempPathFactory) -> TinyModelFactory:
-    """`factory("llama" | "qwen3" | "kimi", **changes)` -> (model folder, transformers' model), made once a session."""
+    """`factory("llama", **changes)` -> (model folder, transformers' model), made once a session; see _MAKERS."""
     made: dict[str, tuple[Path, PreTrainedModel]] = {}
 
     def factory(family: str, **changes: Any) -> tuple[Path, PreTrainedModel]:

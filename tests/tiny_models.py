@@ -9,8 +9,10 @@ from transformers import (
     AutoModelForCausalLM,
     KimiLinearConfig,
     LlamaConfig,
+    MistralConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen2Config,
     Qwen3Config,
 )
 
@@ -20,6 +22,16 @@ VOCAB_SIZE = 256
 def tiny_llama(path: Path, **changes: Any) -> PreTrainedModel:
     """Save a float32 Llama in `path` and return it, the reference. `changes` go to LlamaConfig."""
     return _save(path, LlamaConfig, _dense_options(changes))
+
+
+def tiny_mistral(path: Path, **changes: Any) -> PreTrainedModel:
+    """Save a float32 Mistral without sliding window in `path` and return it. `changes` go to MistralConfig."""
+    return _save(path, MistralConfig, _dense_options({"sliding_window": None, **changes}))
+
+
+def tiny_qwen2(path: Path, **changes: Any) -> PreTrainedModel:
+    """Save a float32 Qwen2, which has biases on q, k and v, in `path` and return it. `changes` go to Qwen2Config."""
+    return _save(path, Qwen2Config, _dense_options(changes))
 
 
 def tiny_qwen3(path: Path, **changes: Any) -> PreTrainedModel:

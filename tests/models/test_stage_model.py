@@ -170,26 +170,32 @@ def test_hops_carry_the_hidden_state_and_the_last_stage_sends_nothing(tiny_model
     assert last.hop_spec() == ()
 
 
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("family", "changes"),
     [
-        {"attention_bias": True, "mlp_bias": True, "head_dim": 24},
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}},
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 10000.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
-        },
+        ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 24}),
+        ("llama", {"rope_parameters": LINEAR_ROPE}),
+        ("llama", {"rope_parameters": LLAMA3_ROPE}),
+        ("qwen2", {}),
+        ("mistral", {}),
     ],
-    ids=["biases", "linear-rope", "llama3-rope"],
+    ids=["biases", "linear-rope", "llama3-rope", "qwen2", "mistral"],
 )
-def test_options_of_dense_models_match_transformers(changes: dict[str, object], tiny_model_factory: Factory) -> None:
-    folder, reference = tiny_model_factory("llama", num_hidden_layers=2, **changes)
+def test_other_dense_models_and_options_match_transformers(
+    family: str, changes: dict[str, object], tiny_model_factory: Factory
+) -> None:
+    folder, reference = tiny_model_factory(family, num_hidden_layers=2, **changes)
     pipeline = Pipeline(folder, 1)
     expected = expect(reference, TOKENS["a"])
     logits = pipeline.run_all(TOKENS, [[Piece("a", 0, 100)], [Piece("a", 100, 50)]])
