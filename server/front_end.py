@@ -205,6 +205,8 @@ def main() -> int:
     _import_no_torch()
     level = settings.server.log_level.upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s front end: %(message)s", stream=sys.stderr)
+    if level != "DEBUG":
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = settings.server
     try:
         listener = listen(config.host, config.port)
