@@ -38,10 +38,15 @@ class Executor:
         block_size: int,
         device: torch.device,
         tracer: Tracer,
-        on_sealed: Callable[[], None],
+        on_handles_changed: Callable[[], None],
     ) -> None:
         self._model, self._pools, self._cache, self._participant = model, pools, cache, participant
-        self._block_size, self._device, self._tracer, self._on_sealed = block_size, device, tracer, on_sealed
+        self._block_size, self._device, self._tracer, self.handles_changed = (
+            block_size,
+            device,
+            tracer,
+            on_handles_changed,
+        )
 
     def forward(self, header: WaveHeader, inputs: Activations) -> tuple[Activations, float]:
         """Computes this stage's layers for the wave. Returns what the next stage needs, and seconds of forward.
@@ -82,7 +87,7 @@ class Executor:
                 sealed = True
         self._participant.wave_completed(header.wave)
         if sealed:
-            self._on_sealed()
+            self.handles_changed()
 
     def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
         prompt = torch.from_numpy(_tokens_of(request).astype(np.int64))

@@ -46,8 +46,11 @@ class Loop:
         receiver: Receiver | None,
         sender: Sender | None,
         tracer: Tracer,
+        prepare: Callable[[], None],
         fail: Callable[[str], None],
     ) -> None:
+        """`prepare` is called first on the thread itself: some of torch's settings belong to a thread."""
+        self._prepare = prepare
         self._rank, self._epoch = rank, epoch
         self._inbox, self._to_wave = inbox, to_wave
         self._participant, self._executor, self._planner = participant, executor, planner
@@ -60,6 +63,7 @@ class Loop:
 
     def _run(self) -> None:
         try:
+            self._prepare()
             while self._step():
                 pass
         except Exception as error:
@@ -74,6 +78,8 @@ class Loop:
             case RoundDown():
                 with self._tracer.span("walk", round=event.round):
                     self._to_wave.put(self._participant.apply(event))
+                if event.releases or event.cancels:
+                    self._executor.handles_changed()
             case WaveArrived():
                 self._run_wave(event.header, event.inputs, event.buffer)
             case PlanRequest():

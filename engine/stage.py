@@ -50,6 +50,7 @@ class Stage:
         self._failure = ""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._wave: LeaderWave | FollowerWave | None = None
+        self._transfer: TransferServer | None = None
         self._tracer = open_tracer(self._group.engine.trace, self._rank)
 
     def run(self) -> int:
@@ -62,8 +63,11 @@ class Stage:
         except Exception as error:
             log.debug("rank %d could not start", self._rank, exc_info=True)
             self.fail(str(error) or type(error).__name__)
-        if isinstance(self._wave, LeaderWave) and not self._failure:
-            self._wave.stop()
+        if not self._failure:
+            if isinstance(self._wave, LeaderWave):
+                self._wave.stop()
+            if self._transfer is not None:
+                self._transfer.stop()
         self._tracer.close()
         return 1 if self._failure else 0
 
@@ -80,12 +84,12 @@ class Stage:
         self._done.set()
 
     def _start(self) -> None:
-        prepare_torch(self._device, self._group.engine.resolved_threads())
+        self._prepare_torch()
         self._placement = place(load_spec(self._group.model).num_layers, self._group.engine)
         model = self._load()
         memory = allocate(model, self._group, self._device)
         inbox = LoopInbox()
-        transfer = TransferServer(
+        self._transfer = transfer = TransferServer(
             self._group.transfer,
             rank=self._rank,
             block_size=self._group.cache.block_size,
@@ -102,6 +106,9 @@ class Stage:
         )
         transfer.start(membership.epoch)
         self._start_threads(model, memory, transfer, membership, inbox)
+
+    def _prepare_torch(self) -> None:
+        prepare_torch(self._device, self._group.engine.resolved_threads())
 
     def _load(self) -> StageModel:
         engine = self._group.engine
@@ -144,6 +151,7 @@ class Stage:
             receiver=receiver,
             sender=sender,
             tracer=self._tracer,
+            prepare=self._prepare_torch,
             fail=self.fail,
         )
         if rank == 0:

@@ -125,10 +125,11 @@ class Server:
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            with self._changed:
-                self._lines.append(line)
-                self._changed.notify_all()
+        with self._process.stderr as lines:
+            for line in lines:
+                with self._changed:
+                    self._lines.append(line)
+                    self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
 

@@ -29,9 +29,8 @@ GROUPS = [
 class Group:
     """A server for one model at one number of stages, and the prompts that it is tried with."""
 
-    def __init__(self, subject: Subject, server: Server) -> None:
-        self.subject, self.server = subject, server
-        self.client = PrefillClient(server.url)
+    def __init__(self, subject: Subject, server: Server, client: PrefillClient) -> None:
+        self.subject, self.server, self.client = subject, server, client
         rng = random.Random(20)
         vocabulary = min(subject.decoder.spec.vocab_size, 2000)
 
@@ -63,8 +62,11 @@ def group(request: pytest.FixtureRequest, subject_of: SubjectOf) -> Iterator[Gro
     name, pp = request.param
     subject = subject_of(name)
     # Room for about three of the long prompts: later ones push out what earlier ones left.
-    with Server(subject.folder, pp, *SMALL_CACHE, "--num-pages", "52", "--num-slots", "44") as server:
-        yield Group(subject, server)
+    with (
+        Server(subject.folder, pp, *SMALL_CACHE, "--num-pages", "52", "--num-slots", "44") as server,
+        PrefillClient(server.url) as client,
+    ):
+        yield Group(subject, server, client)
 
 
 def test_cold_prompts_continue_as_in_transformers(group: Group) -> None:
