@@ -45,7 +45,11 @@ async def _storm(
         async def job(index: int, prompt: list[int], cancelled: bool, delay: float, by_call: bool) -> dict | None:
             await asyncio.sleep(index * 0.005)
             name = f"job-{index}"
-            task = asyncio.create_task(http.post("/v1/prefill", json={"prompt": prompt, "request_id": name}))
+            body = {"prompt": prompt, "request_id": name}
+            if cancelled and not by_call:
+                # An answer that is under way when the client hangs up is nobody's: its handle has to expire.
+                body["ttl_s"] = 3
+            task = asyncio.create_task(http.post("/v1/prefill", json=body))
             if not cancelled:
                 answer = await task
                 assert answer.status_code == 200, answer.text
