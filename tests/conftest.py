@@ -1,10 +1,11 @@
 """Fixtures that all tests share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -36,3 +37,12 @@ def tiny_model_factory(tmp_path_factory: pytest.TempPathFactory) -> TinyModelFac
         return made[key]
 
     return factory
+
+
+@pytest.fixture(autouse=True)
+def _torch_settings_end_with_the_test() -> Iterator[None]:
+    """A decoder in the test's process prepares torch for itself: denormals flushed, threads limited."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_flush_denormal(False)
+    torch.set_num_threads(threads)

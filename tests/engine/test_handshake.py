@@ -1,6 +1,7 @@
 """The leader takes in whoever fits, and tells the others why not."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -29,18 +30,19 @@ def hello(rank: int, /, **changes: object) -> Hello:
 
 @pytest.fixture
 def meeting_place(tmp_path: Path):
-    context = zmq.Context()
-    leader = context.socket(zmq.ROUTER)
     address = f"ipc://{tmp_path}/rounds"
-    leader.bind(address)
+    with ExitStack() as opened:
+        context = opened.enter_context(zmq.Context())
+        leader = opened.enter_context(context.socket(zmq.ROUTER))
+        leader.bind(address)
 
-    def follower() -> zmq.Socket[bytes]:
-        socket = context.socket(zmq.DEALER)
-        socket.connect(address)
-        return socket
+        def follower() -> zmq.Socket[bytes]:
+            socket = opened.enter_context(context.socket(zmq.DEALER))
+            socket.linger = 0
+            socket.connect(address)
+            return socket
 
-    yield leader, follower
-    context.destroy(linger=0)
+        yield leader, follower
 
 
 def test_all_ranks_meet_in_any_order(meeting_place) -> None:
