@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from .local_server import LocalServer, ServerFailedError
 
 PASSAGE = (
     "In the beginning God created the heaven and the earth. And the earth was without form, and void; and darkness was "
@@ -30,47 +30,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--pp", type=int, default=2, help="pipeline stages")
     parser.add_argument("--max-tokens", type=int, default=48, help="length of each continuation")
     args = parser.parse_args(argv)
-    wavepp = [sys.executable, "-m", "wavepp.server.cli"]
-
     _say(f"starting a server for {args.model} on {args.pp} stages")
-    command = [*wavepp, "serve", args.model, "--pp", str(args.pp), "--port", "0", *SMALL_BLOCKS]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1)
     try:
-        url = _wait_until_ready(server)
-        if not url:
-            return 1
-        for number, prompt in enumerate(PROMPTS, start=1):
-            _say(f"prompt {number} of {len(PROMPTS)}" + (", which shares its beginning with the first" * (number > 1)))
-            print(f"\033[2m{prompt}\033[0m" if sys.stdout.isatty() else prompt, flush=True)
-            _say("prefill, pull and decode in a process of its own:")
-            decode = [*wavepp, "decode", "--url", url, "--model", args.model, "--prompt", prompt]
-            status = subprocess.run([*decode, "--max-tokens", str(args.max_tokens), "--ignore-eos"]).returncode
-            if status:
-                return status
-        _say("done; stopping the server")
-        return 0
+        with LocalServer(args.model, args.pp, *SMALL_BLOCKS, on_line=_pass_on) as server:
+            for number, prompt in enumerate(PROMPTS, start=1):
+                _say(
+                    f"prompt {number} of {len(PROMPTS)}"
+                    + (", which shares its beginning with the first" * (number > 1))
+                )
+                print(f"\033[2m{prompt}\033[0m" if sys.stdout.isatty() else prompt, flush=True)
+                _say("prefill, pull and decode in a process of its own:")
+                decode = [sys.executable, "-m", "wavepp.server.cli", "decode", "--url", server.url]
+                decode += ["--model", args.model, "--prompt", prompt, "--max-tokens", str(args.max_tokens)]
+                status = subprocess.run([*decode, "--ignore-eos"]).returncode
+                if status:
+                    return status
+            _say("done; stopping the server")
+    except ServerFailedError:
+        _say("the server could not start; what it said stands above")
+        return 1
     except KeyboardInterrupt:
         return 130
-    finally:
-        server.terminate()
-        server.wait()
+    return 0
 
 
-def _wait_until_ready(server: subprocess.Popen[str]) -> str:
-    """Shows what the server says until it serves, and gives its URL; empty when it left instead."""
-    assert server.stderr is not None
-    for line in server.stderr:
-        print(f"  {line}", end="", file=sys.stderr, flush=True)
-        found = re.match(r"serving .* at (http://\S+)", line)
-        if found:
-            threading.Thread(target=_pass_on, args=(server.stderr,), daemon=True).start()
-            return found[1]
-    return ""
-
-
-def _pass_on(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(f"  {line}", end="", file=sys.stderr, flush=True)
+def _pass_on(line: str) -> None:
+    print(f"  {line}", end="", file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

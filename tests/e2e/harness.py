@@ -1,13 +1,8 @@
-"""A real server for the tests: `wavepp serve` in a process of its own, on a free port, stopped by pid."""
+"""A real server for the tests, with what the tests ask of it."""
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,36 +11,19 @@ from typing import Any, Self
 
 import httpx
 import psutil
+from wavepp.client.local_server import LocalServer
 
 READY_TIMEOUT_S = 180.0
 
 
-class Server:
-    """Starts on entering, is gone with all of its processes on leaving. `log` is what it wrote to standard error."""
+class Server(LocalServer):
+    """One thread a stage, no hub. Shows what the server wrote when a test inside fails."""
 
-    def __init__(self, model: Path | str, pp: int, *flags: str, environment: dict[str, str] | None = None) -> None:
-        self._command = [sys.executable, "-m", "wavepp.server.cli", "serve", str(model)]
-        self._command += ["--pp", str(pp), "--port", "0", "--threads-per-stage", "1", *flags]
-        self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})}
-        self._lines: list[str] = []
-        self._changed = threading.Condition()
-        self.url = ""
-
-    @property
-    def log(self) -> str:
-        with self._changed:
-            return "".join(self._lines)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def __init__(self, model: Path | str, pp: int, *flags: str) -> None:
+        super().__init__(model, pp, "--threads-per-stage", "1", *flags, environment={"HF_HUB_OFFLINE": "1"})
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self._command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=self._environment, text=True
-        )
-        threading.Thread(target=self._listen, daemon=True).start()
-        self.url = self.wait_for(r"(http://127\.0\.0\.1:\d+)")[1]
+        super().__enter__()
         self.http = httpx.Client(base_url=self.url, timeout=120)
         self.wait_until_ready()
         return self
@@ -54,25 +32,9 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.http.close()
-        self.stop()
+        super().__exit__(kind, error, trace)
         if kind is not None:
             print(self.log, file=sys.stderr)
-
-    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 60) -> int:
-        """Asks the server to leave and returns its exit status."""
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-        try:
-            return self._process.wait(timeout_s)
-        finally:
-            if self._process.poll() is None:
-                for child in [*self.processes(), psutil.Process(self._process.pid)]:
-                    child.kill()
-                self._process.wait()
-
-    def processes(self) -> list[psutil.Process]:
-        """The front end and the stages."""
-        return psutil.Process(self._process.pid).children(recursive=True)
 
     def stage(self, rank: int) -> psutil.Process:
         """The process of one stage of the epoch that serves now."""
@@ -81,22 +43,11 @@ class Server:
                 return child
         raise LookupError(f"no process is rank {rank}")
 
-    def wait_for(self, pattern: str, timeout_s: float = READY_TIMEOUT_S) -> re.Match[str]:
-        """The first match of the pattern in what the server has written, now or later."""
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while True:
-                found = re.search(pattern, "".join(self._lines))
-                if found:
-                    return found
-                if self._process.poll() is not None or not self._changed.wait(max(0, deadline - time.monotonic())):
-                    raise AssertionError(f"the server never wrote {pattern!r}:\n{''.join(self._lines)}")
-
     def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         deadline = time.monotonic() + timeout_s
         while self.http.get("/ready").status_code != 200:
             assert time.monotonic() < deadline, f"the server is not ready:\n{self.log}"
-            assert self._process.poll() is None, f"the server has left:\n{self.log}"
+            assert self.running, f"the server has left:\n{self.log}"
             time.sleep(0.1)
 
     def prefill(self, prompt: Sequence[int] | str, **fields: Any) -> dict[str, Any]:
@@ -122,16 +73,6 @@ class Server:
                 return state
             assert time.monotonic() < deadline, f"the idle server still holds {busy(state)}"
             time.sleep(0.05)
-
-    def _listen(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
-            for line in lines:
-                with self._changed:
-                    self._lines.append(line)
-                    self._changed.notify_all()
-        with self._changed:
-            self._changed.notify_all()
 
 
 def busy(state: dict[str, Any]) -> dict[str, int]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import psutil
@@ -89,37 +87,27 @@ def test_killed_outright_it_leaves_no_orphans(server: Server) -> None:
 
 
 def test_work_in_flight_is_finished_before_it_leaves(server: Server) -> None:
+    def prefill(index: int) -> int:
+        try:
+            body = {"prompt": [20 + index] * 300}
+            return httpx.post(f"{server.url}/v1/prefill", json=body, timeout=60).status_code
+        except httpx.TransportError:
+            return 0
+
     with ThreadPoolExecutor(8) as pool:
-        futures = [
-            pool.submit(httpx.post, f"{server.url}/v1/prefill", json={"prompt": [20 + i] * 300}, timeout=60)
-            for i in range(8)
-        ]
+        futures = [pool.submit(prefill, index) for index in range(8)]
         deadline = time.monotonic() + 20
         while _in_flight(server) == 0 and not all(future.done() for future in futures):
             assert time.monotonic() < deadline
         server.stop()
         answers = [future.result(30) for future in futures]
     # Whoever had been taken in is served; a later one hears that the server drains, or finds it gone.
-    assert all(answer.status_code in (200, 503) for answer in answers)
-    assert any(answer.status_code == 200 for answer in answers)
+    assert set(answers) <= {200, 503, 0}
+    assert 200 in answers
 
 
 def test_a_model_that_cannot_be_split_so_is_refused_at_start(subject_of: SubjectOf) -> None:
-    command = Server(subject_of("kimi-KKKA").folder, 5)._command
+    command = Server(subject_of("kimi-KKKA").folder, 5).command
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode != 0
     assert "5 stages need at least 5 layers" in ended.stderr
-
-
-def test_a_trace_shows_every_thread_of_every_rank(subject_of: SubjectOf, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.json"
-    with Server(subject_of("kimi-KKKA").folder, 2, *SMALL_CACHE, "--trace", str(trace)) as server:
-        server.release(server.prefill([7] * 300)["handle"])
-        server.wait_until_idle()
-        assert server.stop() == 0
-    events = json.loads(trace.read_text())["traceEvents"]
-    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    seen = {(event["pid"], names[event["pid"], event["tid"]]) for event in events if event["ph"] == "X"}
-    assert {(1, "WAVE"), (1, "LOOP"), (1, "SEND"), (2, "LOOP"), (2, "RECV")} <= seen
-    forwards = [event for event in events if event["name"] == "forward"]
-    assert [sum(f["pid"] == pid for f in forwards) for pid in (1, 2)] == [5, 5]
