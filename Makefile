@@ -14,15 +14,16 @@ ARGS ?=
 VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/installed
-FOLDERS := server engine cache admission scheduler models client
+FOLDERS := server engine cache admission scheduler models client bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test check format clean
+.PHONY: help install serve demo bench test check format clean
 
 help:
 	@echo "make serve    serve $(MODEL) on $(PP) stages at http://$(HOST):$(PORT) (MODEL= PP= PORT= ARGS=)"
 	@echo "make demo     prefill a prompt, pull its state into a decode process, print the continuation"
 	@echo "make test     all tests"
+	@echo "make bench    prefill throughput beside transformers' own"
 	@echo "make check    ruff and basedpyright"
 	@echo "make install  the environment, in $(VENV) (the others do this by themselves)"
 
@@ -46,6 +47,9 @@ serve: $(STAMP)
 
 demo: $(STAMP)
 	$(RUN)/python -m wavepp.client.demo --model $(MODEL) --pp $(PP) $(ARGS)
+
+bench: $(STAMP)
+	$(RUN)/python -m wavepp.bench.prefill --model $(MODEL) $(ARGS)
 
 test: $(STAMP)
 	$(RUN)/python -m pytest $(ARGS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -69,12 +69,19 @@ class ReferenceDecoder:
 
     def step(self, state: DecodeState, token: int) -> torch.Tensor:
         """Feeds one token, and gives the float32 logits `[vocab]` of the next one, on the CPU."""
-        position = state.num_tokens
-        state.grow(position + 1)
-        span = SpanState(start=position, length=1, pages=state.pages, slot=state.slot)
-        batch = WaveBatch((span,), self.config.block_size)
-        outputs = self._model.forward(batch, self._pools.pools, torch.tensor([token]), {})
-        return self._model.logits(outputs, torch.tensor([0]))[0].cpu()
+        return self.steps((state,), (token,))[0]
+
+    def steps(self, states: Sequence[DecodeState], tokens: Sequence[int]) -> torch.Tensor:
+        """One step of several sequences at once: feeds each its token, and gives the float32 logits `[n, vocab]` of
+        what comes next, on the CPU."""
+        spans: list[SpanState] = []
+        for state in states:
+            position = state.num_tokens
+            state.grow(position + 1)
+            spans.append(SpanState(start=position, length=1, pages=state.pages, slot=state.slot))
+        batch = WaveBatch(spans, self.config.block_size)
+        outputs = self._model.forward(batch, self._pools.pools, torch.tensor(tokens), {})
+        return self._model.logits(outputs, torch.arange(len(spans))).cpu()
 
 
 def _choose(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from wavepp.client.decode_state import DecodeState
 from wavepp.client.decoder import ReferenceDecoder
 from wavepp.client.http import PrefillClient
 from wavepp.client.pull import pull_state
@@ -21,10 +22,10 @@ NEAR_TIE = 1e-3
 
 @dataclass(frozen=True)
 class Continuation:
-    """Greedy `tokens` and, for each, the float32 logits `[vocab]` that it was chosen from."""
+    """Greedy `tokens` [n] and the float32 logits `[n, vocab]` that they were chosen from."""
 
     tokens: tuple[int, ...]
-    logits: tuple[torch.Tensor, ...]
+    logits: torch.Tensor
 
     def near_tie(self, step: int) -> bool:
         best = self.logits[step].topk(2).values
@@ -39,26 +40,38 @@ class Reference:
         self._model: Any = model.eval()
         self._known: dict[tuple[tuple[int, ...], int], Continuation] = {}
 
-    @torch.inference_mode()
     def continuation(self, prompt: Sequence[int], length: int) -> Continuation:
-        key = (tuple(prompt), length)
-        if key not in self._known:
-            made = self._model.generate(
-                torch.tensor([list(prompt)]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=length,
-                min_new_tokens=length,
-                do_sample=False,
-                # The processors of a model's generation config would change what is compared.
-                repetition_penalty=1.0,
-                eos_token_id=None,
-                pad_token_id=0,
-                return_dict_in_generate=True,
-                output_logits=True,
-            )
-            tokens = tuple(made.sequences[0, len(prompt) :].tolist())
-            self._known[key] = Continuation(tokens, tuple(line[0].float() for line in made.logits))
-        return self._known[key]
+        return self.continuations([prompt], length)[0]
+
+    def continuations(self, prompts: Sequence[Sequence[int]], length: int) -> list[Continuation]:
+        """Prompts of one length are generated together, so nothing is ever padded."""
+        by_length: dict[int, list[tuple[int, ...]]] = {}
+        for prompt in dict.fromkeys(map(tuple, prompts)):
+            if (prompt, length) not in self._known:
+                by_length.setdefault(len(prompt), []).append(prompt)
+        for same in by_length.values():
+            self._generate(same, length)
+        return [self._known[tuple(prompt), length] for prompt in prompts]
+
+    @torch.inference_mode()
+    def _generate(self, prompts: list[tuple[int, ...]], length: int) -> None:
+        ids = torch.tensor(prompts)
+        made = self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=length,
+            min_new_tokens=length,
+            do_sample=False,
+            # The processors of a model's generation config would change what is compared.
+            repetition_penalty=1.0,
+            eos_token_id=None,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        for row, prompt in enumerate(prompts):
+            tokens = tuple(made.sequences[row, len(prompt) :].tolist())
+            self._known[prompt, length] = Continuation(tokens, torch.stack([step[row].float() for step in made.logits]))
 
 
 def check_first_token(answer: dict, expected: Continuation) -> None:
@@ -69,19 +82,27 @@ def check_first_token(answer: dict, expected: Continuation) -> None:
     torch.testing.assert_close(torch.tensor(logprob), logprobs[token], atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def check_pulled_state(
-    client: PrefillClient, decoder: ReferenceDecoder, handle: str, expected: Continuation, num_tokens: int
-) -> None:
-    """Pulls the handle's state from every stage and continues from it along the reference's tokens: every step's
-    logits must agree, and where they are no near tie, so must the token that they choose."""
+def pull(client: PrefillClient, decoder: ReferenceDecoder, handle: str, num_tokens: int) -> DecodeState:
+    """The state of the handle, pulled from every stage; `free` it when done."""
     state = decoder.new_state()
+    manifest = client.manifest(handle)
+    assert manifest.num_tokens == num_tokens
+    pull_state(manifest, state, timeout_s=60)
+    return state
+
+
+def check_pulled_states(
+    decoder: ReferenceDecoder, pulled: Sequence[tuple[DecodeState, Continuation]], tolerance: float = TOLERANCE
+) -> None:
+    """Continues from every state at once, along the reference's tokens: at each step the logits must agree, and where
+    they are no near tie, so must the token that they choose. Frees the states."""
+    states = [state for state, _ in pulled]
     try:
-        manifest = client.manifest(handle)
-        assert manifest.num_tokens == num_tokens
-        pull_state(manifest, state, timeout_s=60)
-        for step, token in enumerate(expected.tokens[:-1], start=1):
-            logits = decoder.step(state, token)
-            torch.testing.assert_close(logits, expected.logits[step], atol=TOLERANCE, rtol=TOLERANCE)
-            assert int(logits.argmax()) == expected.tokens[step] or expected.near_tie(step)
+        for step in range(1, len(pulled[0][1].tokens)):
+            logits = decoder.steps(states, [expected.tokens[step - 1] for _, expected in pulled])
+            for line, (_, expected) in zip(logits, pulled, strict=True):
+                torch.testing.assert_close(line, expected.logits[step], atol=tolerance, rtol=tolerance)
+                assert int(line.argmax()) == expected.tokens[step] or expected.near_tie(step)
     finally:
-        state.free()
+        for state in states:
+            state.free()

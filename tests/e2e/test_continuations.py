@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 import pytest
+from wavepp.client.decode_state import DecodeState
 from wavepp.client.http import PrefillClient
 
 from .conftest import SMALL_CACHE, Subject, SubjectOf
 from .harness import Server
-from .reference import check_first_token, check_pulled_state
+from .reference import Continuation, check_first_token, check_pulled_states, pull
 
 LENGTH = 64
 """Tokens of every continuation."""
@@ -31,30 +32,35 @@ class Group:
 
     def __init__(self, subject: Subject, server: Server, client: PrefillClient) -> None:
         self.subject, self.server, self.client = subject, server, client
+        self._pulled: list[tuple[DecodeState, Continuation]] = []
+        self._one_decoder = Lock()
         rng = random.Random(20)
         vocabulary = min(subject.decoder.spec.vocab_size, 2000)
 
         def text(length: int) -> tuple[int, ...]:
             return tuple(rng.randrange(3, vocabulary) for _ in range(length))
 
-        few = subject.name == "demo"
         self.long = text(239)
-        self.cold = [self.long, text(16), text(17)] if few else [self.long, text(1), text(15), text(16), text(97)]
+        self.cold = [self.long, *(text(length) for length in (1, 15, 16, 17, 97))]
         self.shared = [self.long[:cut] + text(tail) for cut, tail in ((160, 7), (128, 33))]
         stem = text(96)
-        self.together = [stem[: 16 * (2 + i % 4)] + text(5 + i) for i in range(4 if few else 16)]
+        self.together = [stem[:cut] + text(101 - cut) for cut in (32, 48, 64, 80) for _ in range(4)]
 
-    def prefill_and_check(self, prompt: tuple[int, ...], *, keep: bool = False) -> dict:
-        """One prompt through the server and the decode worker; returns the server's answer."""
+    def prefill(self, prompt: tuple[int, ...]) -> dict:
+        """One prompt through the server; checks its first token, pulls its state and lets the handle go. From any
+        thread. `check_continuations` must follow."""
         answer = self.server.prefill(list(prompt))
-        self.check(prompt, answer)
+        with self._one_decoder:
+            expected = self.subject.reference.continuation(prompt, LENGTH)
+            check_first_token(answer, expected)
+            state = pull(self.client, self.subject.decoder, answer["handle"], len(prompt))
+            self._pulled.append((state, expected))
+        self.server.release(answer["handle"])
         return answer
 
-    def check(self, prompt: tuple[int, ...], answer: dict) -> None:
-        expected = self.subject.reference.continuation(prompt, LENGTH)
-        check_first_token(answer, expected)
-        check_pulled_state(self.client, self.subject.decoder, answer["handle"], expected, len(prompt))
-        self.server.release(answer["handle"])
+    def check_continuations(self) -> None:
+        pulled, self._pulled = self._pulled, []
+        check_pulled_states(self.subject.decoder, pulled)
 
 
 @pytest.fixture(scope="module", params=GROUPS, ids=lambda group: f"{group[0]}-pp{group[1]}")
@@ -70,56 +76,53 @@ def group(request: pytest.FixtureRequest, subject_of: SubjectOf) -> Iterator[Gro
 
 
 def test_cold_prompts_continue_as_in_transformers(group: Group) -> None:
-    for prompt in group.cold:
-        assert group.prefill_and_check(prompt)["usage"]["cached_tokens"] == 0
+    cached = [group.prefill(prompt)["usage"]["cached_tokens"] for prompt in group.cold]
+    assert cached == [0] * len(group.cold)
+    group.check_continuations()
 
 
-def test_chunks_of_one_prompt_are_in_flight_together_where_there_are_stages(group: Group) -> None:
-    before = group.server.state()["waves_done"]
+def test_a_long_prompt_is_computed_in_several_waves(group: Group) -> None:
     group.server.http.post("/reset_prefix_cache").raise_for_status()
-    group.prefill_and_check(group.long)
+    before = group.server.state()["waves_done"]
+    group.prefill(group.long)
     assert group.server.state()["waves_done"] - before == 4, "239 tokens in waves of 64"
+    group.check_continuations()
 
 
 def test_a_shared_prefix_is_reused_and_only_the_suffix_computed(group: Group) -> None:
-    group.prefill_and_check(group.long)
+    group.prefill(group.long)
     for prompt in group.shared:
-        computed = group.server.state()["tokens_computed"]
-        answer = group.prefill_and_check(prompt)
-        cached = answer["usage"]["cached_tokens"]
-        assert 96 <= cached <= len(prompt) - 1
+        before = group.server.state()["tokens_computed"]
+        cached = group.prefill(prompt)["usage"]["cached_tokens"]
         assert cached % 16 == 0
-        assert group.server.state()["tokens_computed"] - computed == len(prompt) - cached
+        assert 96 <= cached < len(prompt)
+        assert group.server.state()["tokens_computed"] - before == len(prompt) - cached
+    group.check_continuations()
 
 
 def test_an_equal_prompt_computes_its_last_block_only(group: Group) -> None:
-    group.prefill_and_check(group.long)
-    assert group.prefill_and_check(group.long)["usage"]["cached_tokens"] == 224
+    group.prefill(group.long)
+    assert group.prefill(group.long)["usage"]["cached_tokens"] == 224
+    group.check_continuations()
 
 
 def test_prompts_that_arrive_together_do_not_disturb_each_other(group: Group) -> None:
-    one_decoder = Lock()
-
-    def prefill_and_check(prompt: tuple[int, ...]) -> None:
-        answer = group.server.prefill(list(prompt))
-        with one_decoder:
-            group.check(prompt, answer)
-
-    for prompt in group.together:
-        group.subject.reference.continuation(prompt, LENGTH)
+    group.subject.reference.continuations(group.together, LENGTH)
     with ThreadPoolExecutor(len(group.together)) as pool:
-        assert len(list(pool.map(prefill_and_check, group.together))) == len(group.together)
+        answers = list(pool.map(group.prefill, group.together))
+    assert max(answer["usage"]["cached_tokens"] for answer in answers) >= 32, "the stem was never reused"
+    group.check_continuations()
 
 
 def test_prompts_are_right_after_pressure_has_evicted_and_refilled(group: Group) -> None:
     rng = random.Random(4)
-    group.prefill_and_check(group.long)
+    group.prefill(group.long)
     for _ in range(6):
         crowd = group.server.prefill([rng.randrange(3, 200) for _ in range(230)])
         group.server.release(crowd["handle"])
-    again = group.prefill_and_check(group.long)
-    assert again["usage"]["cached_tokens"] == 0, "the pressure was meant to evict the prompt"
-    assert group.prefill_and_check(group.long)["usage"]["cached_tokens"] == 224
+    assert group.prefill(group.long)["usage"]["cached_tokens"] == 0, "the pressure was meant to evict the prompt"
+    assert group.prefill(group.long)["usage"]["cached_tokens"] == 224
+    group.check_continuations()
 
 
 def test_nothing_is_held_when_all_is_done(group: Group) -> None:
