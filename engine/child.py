@@ -54,10 +54,8 @@ class Child:
         command: Sequence[str],
         environment: Mapping[str, str],
         events: queue.SimpleQueue[Event],
-        epoch: int = 0,
-        rank: int = -1,
     ) -> None:
-        self.name, self.epoch, self.rank = name, epoch, rank
+        self.name = name
         self._events = events
         self._process = subprocess.Popen(
             command,
@@ -67,10 +65,6 @@ class Child:
             start_new_session=True,
         )
         threading.Thread(target=self._listen, name=f"listen {name}", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def alive(self) -> bool:

@@ -14,7 +14,9 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pp: int = Field(default=2, ge=1, le=64, description="pipeline stages, one process each")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="where the stages compute")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where the stages compute; auto is cpu while there are no kernels for cuda"
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="weights and attention caches; auto is float32 on cpu, bfloat16 on cuda"
     )
@@ -57,11 +59,7 @@ class EngineConfig(BaseModel):
         return self
 
     def resolved_device(self) -> Literal["cpu", "cuda"]:
-        if self.device != "auto":
-            return self.device
-        import torch
-
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if self.device == "cuda" else "cpu"
 
     def resolved_dtype(self) -> Literal["float32", "bfloat16"]:
         if self.dtype != "auto":

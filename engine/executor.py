@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -38,15 +38,9 @@ class Executor:
         block_size: int,
         device: torch.device,
         tracer: Tracer,
-        on_handles_changed: Callable[[], None],
     ) -> None:
         self._model, self._pools, self._cache, self._participant = model, pools, cache, participant
-        self._block_size, self._device, self._tracer, self.handles_changed = (
-            block_size,
-            device,
-            tracer,
-            on_handles_changed,
-        )
+        self._block_size, self._device, self._tracer = block_size, device, tracer
 
     def forward(self, header: WaveHeader, inputs: Activations) -> tuple[Activations, float]:
         """Computes this stage's layers for the wave. Returns what the next stage needs, and seconds of forward.
@@ -74,8 +68,9 @@ class Executor:
             logits = self._model.logits(outputs, torch.tensor(rows, device=self._device)).cpu()
             return tuple(self._choose(request, line) for request, line in zip(requests, logits, strict=True))
 
-    def settle(self, header: WaveHeader) -> None:
-        """The wave's device work is complete: publish what it wrote, seal what it finished."""
+    def settle(self, header: WaveHeader) -> bool:
+        """Once the wave's device work is complete: publishes what it wrote, seals what it finished. True when
+        anything was sealed."""
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()
         sealed = False
@@ -86,8 +81,7 @@ class Executor:
                 self._participant.finished(span.request)
                 sealed = True
         self._participant.wave_completed(header.wave)
-        if sealed:
-            self.handles_changed()
+        return sealed
 
     def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
         prompt = torch.from_numpy(_tokens_of(request).astype(np.int64))

@@ -127,6 +127,3 @@ class WakingQueue(Generic[T]):
         while self._items:
             taken.append(self._items.popleft())
         return taken
-
-    def close(self) -> None:
-        os.close(self._event)

@@ -10,7 +10,7 @@ from ..admission.messages import RoundDown, WaveDone
 from ..admission.participant import Participant
 from ..models.batch import Activations
 from ..scheduler.planner import Planner
-from ..scheduler.span import WavePlan
+from ..scheduler.span import Span
 from .data_plane import Receiver, Sender
 from .executor import Executor
 from .header import WaveHeader, WaveSpan
@@ -46,16 +46,17 @@ class Loop:
         receiver: Receiver | None,
         sender: Sender | None,
         tracer: Tracer,
+        handles_changed: Callable[[], None],
         prepare: Callable[[], None],
         fail: Callable[[str], None],
     ) -> None:
-        """`prepare` is called first on the thread itself: some of torch's settings belong to a thread."""
-        self._prepare = prepare
+        """`handles_changed` is called when a handle became good or ended here, and `prepare` first of all on the
+        thread itself: some of torch's settings belong to a thread."""
+        self._handles_changed, self._prepare = handles_changed, prepare
         self._rank, self._epoch = rank, epoch
         self._inbox, self._to_wave = inbox, to_wave
         self._participant, self._executor, self._planner = participant, executor, planner
         self._receiver, self._sender, self._tracer, self._fail = receiver, sender, tracer, fail
-        self._admissions: dict[int, PlanRequest] = {}
         self.thread = threading.Thread(target=self._run, name="LOOP", daemon=True)
 
     def start(self) -> None:
@@ -79,21 +80,16 @@ class Loop:
                 with self._tracer.span("walk", round=event.round):
                     self._to_wave.put(self._participant.apply(event))
                 if event.releases or event.cancels:
-                    self._executor.handles_changed()
+                    self._handles_changed()
             case WaveArrived():
                 self._run_wave(event.header, event.inputs, event.buffer)
             case PlanRequest():
-                self._admissions[event.request] = event
                 self._planned().admit(event.request, event.attempt, event.endpoint, event.num_tokens)
             case StopRequest():
-                self._admissions.pop(event.request, None)
                 self._to_wave.put(Stopped(event.request, self._planned().stop(event.request)))
             case WaveFinished():
                 spans = self._planned().complete(event.wave)
                 self._to_wave.put(ChunksDone(tuple((span.request, span.end) for span in spans)))
-                for span in spans:
-                    if span.last:
-                        self._admissions.pop(span.request, None)
             case CapacityGrew():
                 pass
             case Leave():
@@ -112,19 +108,13 @@ class Loop:
         return self._planner is not None and self._planner.can_plan
 
     def _run_planned(self) -> None:
-        plan = self._planned().plan(time.monotonic())
+        planner = self._planned()
+        plan = planner.plan(time.monotonic())
         if plan is None:
             return
-        self._planned().accept(plan)
-        self._run_wave(self._header(plan), {}, None)
-
-    def _header(self, plan: WavePlan) -> WaveHeader:
-        spans = [
-            WaveSpan(s.request, known.attempt, known.endpoint, s.start, s.length, s.last)
-            for s in plan.spans
-            for known in (self._admissions[s.request],)
-        ]
-        return WaveHeader(self._epoch, plan.wave, tuple(spans))
+        header = WaveHeader(self._epoch, plan.wave, tuple(_wave_span(planner, span) for span in plan.spans))
+        planner.accept(plan)
+        self._run_wave(header, {}, None)
 
     def _run_wave(self, header: WaveHeader, inputs: Activations, buffer: int | None) -> None:
         outputs, seconds = self._executor.forward(header, inputs)
@@ -133,7 +123,14 @@ class Loop:
             self._sender.send(header, outputs)
         else:
             first_tokens = self._executor.sample(header, outputs)
-        self._executor.settle(header)
+        if self._executor.settle(header):
+            self._handles_changed()
         if buffer is not None and self._receiver is not None:
             self._receiver.recycle(buffer)
         self._to_wave.put(WaveDone(self._epoch, self._rank, header.wave, seconds, first_tokens))
+
+
+def _wave_span(planner: Planner, span: Span) -> WaveSpan:
+    lane = planner.lane(span.request)
+    assert lane is not None, "a planned span has a lane until the plan is accepted"
+    return WaveSpan(span.request, lane.attempt, lane.endpoint, span.start, span.length, span.last)

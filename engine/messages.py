@@ -7,14 +7,15 @@ from ..admission.request import Sampling
 
 
 class Submit(Struct, frozen=True, tag="submit"):
-    """Front end → rank 0: prefill this prompt. `name` is the request's public id; `tokens` int32 little-endian."""
+    """Front end → rank 0: prefill this prompt. `name` is the request's public id; `tokens` int32 little-endian;
+    `ttl_s` the life of its handle."""
 
     name: str
     tokens: bytes
+    ttl_s: float
     sampling: Sampling = Sampling()
     salt: str = ""
     adapter: str = ""
-    ttl_s: float = 120.0
 
 
 class CancelRequest(Struct, frozen=True, tag="cancel"):
@@ -32,6 +33,8 @@ class KvGet(Struct, frozen=True, tag="kv_get"):
 
 
 class KvRenew(Struct, frozen=True, tag="kv_renew"):
+    """Front end → rank 0: let the handle live for `ttl_s` seconds from now at least. Answered as a `KvGet` is."""
+
     call: int
     handle: str
     ttl_s: float
@@ -104,7 +107,7 @@ class Timing(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True, tag="finished"):
-    """Rank 0 → front end: the first token is sampled and the handle is good for `ttl_s` seconds."""
+    """Rank 0 → front end: the first token is sampled, and the handle's life has begun."""
 
     name: str
     handle: str
@@ -119,8 +122,7 @@ class Finished(Struct, frozen=True, tag="finished"):
 
 
 class RequestFailed(Struct, frozen=True, tag="request_failed"):
-    """Rank 0 → front end. `code` is one of `cancelled`, `too_long`, `duplicate`, `queue_full`, `draining`,
-    `internal`."""
+    """Rank 0 → front end. `code` is one of `cancelled`, `too_long`, `duplicate`, `queue_full`, `internal`."""
 
     name: str
     code: str
@@ -170,7 +172,6 @@ class Reply(Struct, frozen=True, tag="reply"):
 
     call: int
     error: str = ""
-    message: str = ""
     body: Manifest | GroupState | None = None
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from typing import NoReturn
 
 import torch
 import zmq
@@ -136,9 +137,7 @@ class Stage:
         block_size = group.cache.block_size
         from_loop: WakingQueue[FromLoop] = WakingQueue()
         participant = Participant(rank, epoch, memory.cache, KeySpace(model.spec.fingerprint), block_size)
-        executor = Executor(
-            model, memory.pools, memory.cache, participant, block_size, self._device, self._tracer, transfer.notify
-        )
+        executor = Executor(model, memory.pools, memory.cache, participant, block_size, self._device, self._tracer)
         receiver, sender = self._neighbours(model, membership.edges, epoch, inbox)
         loop = Loop(
             rank=rank,
@@ -151,6 +150,7 @@ class Stage:
             receiver=receiver,
             sender=sender,
             tracer=self._tracer,
+            handles_changed=transfer.notify,
             prepare=self._prepare_torch,
             fail=self.fail,
         )
@@ -232,9 +232,8 @@ def _device(settings: StageSettings) -> torch.device:
     return torch.device(kind, settings.rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
 
 
-def main(settings: StageSettings) -> int:
-    """Runs the stage in this process. The caller leaves with the result by `os._exit`: threads that wait in the data
-    plane for a peer that is gone cannot be joined."""
+def main(settings: StageSettings) -> NoReturn:
+    """Runs the stage in this process, and leaves with its exit status."""
     logging.basicConfig(
         stream=sys.stderr,
         level=settings.group.engine.log_level.upper(),
@@ -242,4 +241,8 @@ def main(settings: StageSettings) -> int:
     )
     if settings.host in ("127.0.0.1", "localhost"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return Stage(settings).run()
+    status = Stage(settings).run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads may wait in the data plane for a peer that is gone, and the interpreter would wait for them.
+    os._exit(status)

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -35,11 +35,11 @@ _MALLOC = {
 """glibc returns large buffers to the system at every free, and torch on the CPU asks for the same ones again."""
 
 
-class FrontEnd(msgspec.Struct, frozen=True):
-    """How the front end is started: its command and environment for the address that it shall bind, and how long it
+class FrontEndLaunch(msgspec.Struct, frozen=True):
+    """How the front end is started: its command, its environment for the address that it shall bind, and how long it
     may take to drain, in seconds."""
 
-    command: Callable[[str], Sequence[str]]
+    command: tuple[str, ...]
     environment: Callable[[str], Mapping[str, str]]
     drain_timeout_s: float
 
@@ -47,7 +47,7 @@ class FrontEnd(msgspec.Struct, frozen=True):
 class Supervisor:
     """Owned by the main thread of `wavepp serve`."""
 
-    def __init__(self, group: GroupSettings, front_end: FrontEnd) -> None:
+    def __init__(self, group: GroupSettings, front_end: FrontEndLaunch) -> None:
         self._group, self._front_end = group, front_end
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._folder = Path(tempfile.mkdtemp(prefix="wavepp-"))
@@ -114,7 +114,7 @@ class Supervisor:
         self._to_front.connect(self._address)
         self._front = Child(
             "front end",
-            self._front_end.command(self._address),
+            self._front_end.command,
             self._front_end.environment(self._address),
             self._events,
         )
@@ -137,8 +137,6 @@ class Supervisor:
                 [sys.executable, "-m", "wavepp.engine.stage_entry"],
                 {"WAVEPP_STAGE": settings.model_dump_json(), "OMP_NUM_THREADS": str(threads), **_MALLOC},
                 self._events,
-                self._epoch,
-                rank,
             )
             self._stages.append(child)
 
@@ -233,6 +231,6 @@ def _remove_parts(trace: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def serve(group: GroupSettings, front_end: FrontEnd) -> int:
+def serve(group: GroupSettings, front_end: FrontEndLaunch) -> int:
     """Runs the whole server until it is asked to leave; returns the exit status."""
     return Supervisor(group, front_end).run()

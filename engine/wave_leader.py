@@ -163,7 +163,8 @@ class LeaderWave:
             case KvGet():
                 self._manifest(message, now)
             case KvRenew():
-                self._reply(message.call, self._leader.renew_handle(message.handle, message.ttl_s, now))
+                self._leader.renew_handle(message.handle, message.ttl_s, now)
+                self._manifest(message, now)
             case KvRelease():
                 self._reply(message.call, self._leader.release_handle(message.handle, now))
             case ResetCache():
@@ -185,7 +186,7 @@ class LeaderWave:
         if refusal is not None:
             self._send(RequestFailed(message.name, refusal.code, refusal.message))
 
-    def _manifest(self, message: KvGet, now: float) -> None:
+    def _manifest(self, message: KvGet | KvRenew, now: float) -> None:
         info = self._leader.handle_info(message.handle, now)
         if isinstance(info, str):
             self._reply(message.call, info)
@@ -193,7 +194,7 @@ class LeaderWave:
             self._send(Reply(message.call, body=self._view.manifest(info, now)))
 
     def _reply(self, call: int, error: str) -> None:
-        self._send(Reply(call, error, error.replace("_", " ")))
+        self._send(Reply(call, error))
 
     def _carry_out(self) -> None:
         for effect in self._leader.take_effects():

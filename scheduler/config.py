@@ -16,8 +16,7 @@ class SchedulerConfig(BaseModel):
     )
     max_wave_tokens: int = Field(default=16_384, ge=1, description="the most tokens of one wave (M)")
     min_wave_tokens: int = Field(default=8_192, ge=1, description="the floor of a wave's budget (b_min)")
-    fill_factor: int = Field(default=2, ge=1, le=16, description="pipeline fills to aim for (F)")
-    max_batch: int = Field(default=128, ge=1, le=4_096, description="the most spans of one wave")
+    max_spans: int = Field(default=128, ge=1, le=512, description="the most spans of one wave")
     avoid_fragments: bool = Field(
         default=False,
         description="leave a wave's last room empty, or to a smaller request, rather than cut from a larger one a "

@@ -24,7 +24,7 @@ class Planner:
         self._policy = policy or make_policy(config)
         self._lanes = Lanes(block_size)
         self._ring = Ring(2 * num_stages)
-        self._packer = Packer(block_size, config.max_batch, config.min_wave_tokens if config.avoid_fragments else None)
+        self._packer = Packer(block_size, config.max_spans, config.min_wave_tokens if config.avoid_fragments else None)
         self._next_wave = 0
 
     @property

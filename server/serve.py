@@ -33,8 +33,8 @@ def serve(args: argparse.Namespace) -> int:
         )
         return {FRONT_END_ENV: settings.model_dump_json()}
 
-    front_end = supervisor.FrontEnd(
-        command=lambda _: [sys.executable, "-m", "wavepp.server.front_end"],
+    front_end = supervisor.FrontEndLaunch(
+        command=(sys.executable, "-m", "wavepp.server.front_end"),
         environment=environment,
         drain_timeout_s=server.drain_timeout_s,
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
+from typing import NoReturn
 
 from ..engine.settings import StageSettings
 from ..engine.stage import main
@@ -21,8 +20,8 @@ def add_stage_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epoch", type=int, default=1, metavar="N", help="rank 0: the number of this epoch")
 
 
-def run_stage(args: argparse.Namespace) -> int:
-    """Runs until the leader ends the epoch; never returns normally, see `engine.stage.main`."""
+def run_stage(args: argparse.Namespace) -> NoReturn:
+    """Runs until the leader ends the epoch. Raises ConfigError and what `group_from_args` raises."""
     group = group_from_args(args)
     if not 0 <= args.rank < group.engine.pp:
         raise ConfigError(
@@ -30,7 +29,7 @@ def run_stage(args: argparse.Namespace) -> int:
         )
     if args.rank == 0 and not args.submit:
         raise ConfigError("--submit: rank 0 must be told where to listen for submissions")
-    status = main(
+    main(
         StageSettings(
             group=group,
             rank=args.rank,
@@ -41,7 +40,3 @@ def run_stage(args: argparse.Namespace) -> int:
             epoch=args.epoch,
         )
     )
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads may wait in the data plane for a peer that is gone, and the interpreter would wait for them.
-    os._exit(status)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from wavepp.engine.header import HEADER_BYTES, HeaderError, WaveHeader, WaveSpan, decode_header, encode_header
+from wavepp.scheduler.config import SchedulerConfig
 
 
 def header(spans: int) -> WaveHeader:
@@ -15,8 +16,9 @@ def test_a_header_has_one_size_whatever_it_carries() -> None:
     assert {encode_header(header(n)).numel() for n in (1, 16, 128)} == {HEADER_BYTES}
 
 
-def test_a_full_batch_of_long_requests_fits() -> None:
-    assert decode_header(encode_header(header(128))).num_tokens == 128 * 16_384
+def test_as_many_long_spans_fit_as_may_be_configured() -> None:
+    most = next(limit.le for limit in SchedulerConfig.model_fields["max_spans"].metadata if hasattr(limit, "le"))
+    assert decode_header(encode_header(header(most))).num_tokens == most * 16_384
 
 
 def test_a_header_that_does_not_fit_is_refused_by_name() -> None:

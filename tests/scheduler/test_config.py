@@ -8,7 +8,7 @@ from wavepp.scheduler.config import SchedulerConfig, check_block_alignment
 def test_the_defaults_are_the_papers() -> None:
     config = SchedulerConfig()
     assert (config.policy, config.max_wave_tokens, config.min_wave_tokens) == ("static", 16_384, 8_192)
-    assert (config.fill_factor, config.max_batch) == (2, 128)
+    assert config.max_spans == 128
     check_block_alignment(config, 64)
 
 
@@ -19,8 +19,7 @@ def test_the_defaults_are_the_papers() -> None:
         {"max_wave_tokens": 0},
         {"max_wave_tokens": 4_096},
         {"min_wave_tokens": 32_768},
-        {"fill_factor": 0},
-        {"max_batch": 0},
+        {"max_spans": 0},
         {"progress_deadline_s": 0.0},
         {"wave_tokens": 5},
     ],

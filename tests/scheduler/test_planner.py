@@ -49,13 +49,13 @@ class PlannerMachine(RuleBasedStateMachine):
         blocks=st.integers(2, 8),
         floor=st.integers(1, 2),
         stages=st.integers(1, 3),
-        max_batch=st.integers(1, 3),
+        max_spans=st.integers(1, 3),
         avoid=st.booleans(),
     )
-    def start(self, blocks: int, floor: int, stages: int, max_batch: int, avoid: bool) -> None:
+    def start(self, blocks: int, floor: int, stages: int, max_spans: int, avoid: bool) -> None:
         self.most, self.floor, self.capacity = blocks * BLOCK, floor * BLOCK, 2 * stages
-        self.max_batch, self.avoid = max_batch, avoid
-        self.planner = planner_of(self.most, self.floor, stages, max_batch=max_batch, avoid_fragments=avoid)
+        self.max_spans, self.avoid = max_spans, avoid
+        self.planner = planner_of(self.most, self.floor, stages, max_spans=max_spans, avoid_fragments=avoid)
         self.accounts: dict[int, Account] = {}
         self.in_flight: list[WavePlan] = []
         self.next_wave = 0
@@ -91,7 +91,7 @@ class PlannerMachine(RuleBasedStateMachine):
     def check(self, plan: WavePlan) -> None:
         assert plan.wave == self.next_wave
         assert 0 < plan.tokens <= self.most
-        assert 0 < len(plan.spans) <= self.max_batch
+        assert 0 < len(plan.spans) <= self.max_spans
         spans = {span.request: span for span in plan.spans}
         assert list(spans) == sorted(spans)
         room = self.most
@@ -101,7 +101,7 @@ class PlannerMachine(RuleBasedStateMachine):
                 fragment = room - room % BLOCK
                 useless = account.remaining > room and fragment == 0
                 barred = self.avoid and account.remaining > room and fragment < max(self.floor, self.most / 2)
-                batch_full = len([r for r in spans if r < request]) == self.max_batch
+                batch_full = len([r for r in spans if r < request]) == self.max_spans
                 assert account.remaining == 0 or useless or (barred and room < self.most) or batch_full
                 continue
             assert span.start == account.next
