@@ -1,7 +1,7 @@
 # WavePP: `make serve` runs the server, `make test` the tests. Everything lives in .venv.
 
 PYTHON ?= python3
-# The CPU build serves development and tests; on a GPU machine: make install TORCH=torch EXTRAS=dev,cuda
+# Pinned: without a GPU, newer releases would bring gigabytes of CUDA libraries along.
 TORCH ?= torch==2.13.0
 EXTRAS ?= dev
 

@@ -6,7 +6,7 @@ from math import prod
 
 
 class Window(StrEnum):
-    """A cache kind with its own pool and tree on a stage (design: window)."""
+    """A cache kind with its own pool and tree on a stage."""
 
     ATTENTION = "attention"
     RECURRENT = "recurrent"
