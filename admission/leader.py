@@ -76,14 +76,13 @@ class Leader:
         sampling: Sampling,
         salt: str,
         adapter: str,
-        ttl_s: float | None,
+        ttl_s: float,
         handle: str,
         now: float,
     ) -> Refusal | None:
         """Queues a prompt (`tokens` int32 little-endian); None when it is taken. A name is taken until its request
         has ended, or, when it finished, until its handle has."""
-        ttl_s = self._config.default_ttl_s if ttl_s is None else min(ttl_s, self._config.max_ttl_s)
-        request = Request(next(self._ids), name, tokens, handle, sampling, salt, adapter, ttl_s)
+        request = Request(next(self._ids), name, tokens, handle, sampling, salt, adapter)
         if not tokens or len(tokens) % 4:
             return Refusal("internal", f"{len(tokens)} bytes are not a prompt of one or more four-byte tokens")
         too_long = self._capacity.refuses(request)
@@ -93,7 +92,7 @@ class Leader:
             return Refusal("duplicate", f"there is a request named {name!r} already")
         if self._table.queued >= self._config.max_queue:
             return Refusal("queue_full", f"{self._table.queued} requests are waiting, which is the most that may")
-        self._table.add(Entry(request, now))
+        self._table.add(Entry(request, min(ttl_s, self._config.max_ttl_s), now))
         self._outbox.announce(request)
         self._advance(now)
         return None
@@ -249,7 +248,7 @@ class Leader:
         request = entry.request
         self._table.remove(entry)
         self._handles.add(
-            HandleInfo(request.handle, request.name, request.num_tokens, token.token, now + request.ttl_s)
+            HandleInfo(request.handle, request.name, request.num_tokens, token.token, now + entry.ttl_s)
         )
         self._effects.append(
             Completed(
@@ -261,7 +260,7 @@ class Leader:
                 queue_s=entry.started_at - entry.submitted_at,
                 admit_s=entry.admitted_at - entry.started_at,
                 prefill_s=now - entry.admitted_at,
-                ttl_s=request.ttl_s,
+                ttl_s=entry.ttl_s,
                 limited_by=entry.limited_by,
             )
         )

@@ -35,7 +35,6 @@ class Request(Struct, frozen=True, tag="request"):
     sampling: Sampling = Sampling()
     salt: str = ""
     adapter: str = ""
-    ttl_s: float = 120.0
 
     @property
     def num_tokens(self) -> int:

@@ -23,10 +23,11 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Entry:
-    """One request as the leader sees it. Times are on the clock of the `now` arguments, in seconds; `endpoint` is the
-    reused prefix and `computed` what is there by now, both in tokens."""
+    """One request as the leader sees it. Times are on the clock of the `now` arguments, in seconds; `ttl_s` is the
+    life that its handle will have, `endpoint` the reused prefix and `computed` what is there by now, both in tokens."""
 
     request: Request
+    ttl_s: float
     submitted_at: float
     state: State = State.QUEUED
     attempt: int = 0

@@ -41,8 +41,8 @@ def create_app(
     model_name: str,
     version: str,
     metrics: Metrics,
-    default_ttl_s: float = 120.0,
-    max_ttl_s: float = 3_600.0,
+    default_ttl_s: float,
+    max_ttl_s: float,
 ) -> FastAPI:
     """The app over parts that the caller has started and will close. `app.state.context.in_flight` is what a
     shutdown drains."""

@@ -44,12 +44,6 @@ class ServerConfig(BaseModel):
     drain_timeout_s: float = Field(
         default=30.0, ge=0, le=86_400, description="longest wait for work in flight at shutdown"
     )
-    handle_ttl_s: float = Field(
-        default=120.0, gt=0, le=86_400, description="life of a handle when the request names none"
-    )
-    max_handle_ttl_s: float = Field(
-        default=3_600.0, gt=0, le=86_400, description="longest life that a request may ask for"
-    )
     tokenizer_threads: int = Field(default=2, ge=1, le=256, description="prompts tokenized at once")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="least severity to log")
 
@@ -62,9 +56,10 @@ class FrontEndSettings(BaseModel):
     """All that `python -m wavepp.server.front_end` needs, as one JSON document.
 
     `address` is the ZMQ endpoint that the front end binds for `ToFrontEnd` messages; a wildcard port is resolved
-    and announced. `model` is the local folder with the tokenizer. `max_model_len` is the model's context in
-    tokens, `vocab_size` the number of token ids that the model knows. The lives of handles are those that
-    rank 0 grants.
+    and announced. `model` is the local folder with the tokenizer,
+    `model_name` what it is served as. `max_model_len` is the model's context in
+    tokens, `vocab_size` the number of token ids that the model knows. The lives of handles are those of rank 0's
+    `AdmissionConfig`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,9 +70,5 @@ class FrontEndSettings(BaseModel):
     model_name: str = Field(min_length=1)
     max_model_len: int = Field(ge=1)
     vocab_size: int = Field(ge=1, le=2**31)
-    default_ttl_s: float = Field(default=120.0, gt=0)
-    max_ttl_s: float = Field(default=3_600.0, gt=0)
-
-    @property
-    def served_name(self) -> str:
-        return self.server.served_model_name or self.model_name
+    default_ttl_s: float = Field(gt=0)
+    max_ttl_s: float = Field(gt=0)

@@ -216,7 +216,7 @@ class EngineClient:
         finally:
             self._calls.pop(number, None)
         if reply.error:
-            raise from_reply(reply.error, reply.message)
+            raise from_reply(reply.error)
         return reply
 
     async def state(self, timeout_s: float | None = None) -> GroupState:

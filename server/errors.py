@@ -151,21 +151,19 @@ def from_request_failed(code: str, message: str, retry_after_s: int) -> ApiError
             return ConflictError(message or "the request was cancelled", "cancelled")
         case "queue_full":
             return TooManyError(message, retry_after_s=retry_after_s)
-        case "draining":
-            return UnavailableError(message, "draining", retry_after_s=retry_after_s)
         case _:
             return InternalError()
 
 
-def from_reply(error: str, message: str) -> ApiError:
+def from_reply(error: str) -> ApiError:
     """The answer for a `Reply` of rank 0 that names an error."""
     match error:
         case "unknown_handle":
-            return NotFoundError(message or "no such handle", "unknown_handle")
+            return NotFoundError("no such handle", "unknown_handle")
         case "expired_handle":
-            return GoneError(message or "the handle has expired", "expired_handle")
+            return GoneError("the handle has expired or was released", "expired_handle")
         case "not_finished":
-            return ConflictError(message or "the prefill has not finished", "not_finished")
+            return ConflictError("the prefill of this handle has not finished", "not_finished")
         case _:
             return InternalError()
 

@@ -78,9 +78,11 @@ class FrontEnd:
             config,
             self._client,
             tokenizer,
-            model_name=settings.served_name,
+            model_name=settings.model_name,
             version=version("wavepp"),
             metrics=metrics,
+            default_ttl_s=settings.default_ttl_s,
+            max_ttl_s=settings.max_ttl_s,
         )
         context: Context = app.state.context
         self._in_flight = context.in_flight

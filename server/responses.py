@@ -97,6 +97,8 @@ class CancelAnswer(Answer):
 
 
 class HandleAnswer(Answer):
+    """`ttl_s`: the seconds that a renewed handle has to live."""
+
     handle: str
     status: Literal["renewed", "released"]
     ttl_s: float | None = None

@@ -31,12 +31,12 @@ async def manifest(request: Request, handle: Handle) -> Response:
 
 @router.post("/{handle}/renew", openapi_extra=body_docs(RenewRequest))
 async def renew(request: Request, handle: Handle) -> HandleAnswer:
-    """Makes the handle live `ttl_s` seconds from now."""
+    """Makes the handle live `ttl_s` seconds from now at least; answers how long it really has. A life that was to last
+    longer is not shortened."""
     context = context_of(request)
     body = await parse_body(request, context.config, RenewRequest, empty_is_default=True)
-    ttl_s = context.handle_life(body.ttl_s)
-    await handles.renew(context.client, handle, ttl_s)
-    return HandleAnswer(handle=handle, status="renewed", ttl_s=ttl_s)
+    life = await handles.renew(context.client, handle, context.handle_life(body.ttl_s))
+    return HandleAnswer(handle=handle, status="renewed", ttl_s=life)
 
 
 @router.delete("/{handle}")

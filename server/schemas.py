@@ -179,7 +179,9 @@ class PrefillRequest(PromptOrMessages):
     )
     priority: int = Field(default=0, description="only 0: requests are served in the order of their arrival")
     request_id: Name | None = None
-    ttl_s: float | None = Field(default=None, gt=0, le=86_400, description="life of the handle, in seconds")
+    ttl_s: float | None = Field(
+        default=None, gt=0, description="life of the handle, in seconds; the server's default if absent"
+    )
     stream: bool = Field(default=False, description="send progress as server-sent events")
 
     @model_validator(mode="after")
@@ -193,9 +195,7 @@ class PrefillRequest(PromptOrMessages):
 class RenewRequest(Schema):
     """`POST /v1/kv/{handle}/renew`."""
 
-    ttl_s: float | None = Field(
-        default=None, gt=0, le=86_400, description="seconds from now; the server's default if absent"
-    )
+    ttl_s: float | None = Field(default=None, gt=0, description="seconds from now; the server's default if absent")
 
 
 class TokenizeRequest(PromptOrMessages):

@@ -62,7 +62,8 @@ class Group:
     # Front end.
 
     def submit(self, name: str, tokens: bytes, ttl_s: float | None = None) -> Refusal | None:
-        refusal = self.leader.submit(name, tokens, Sampling(), "", "", ttl_s, f"handle-{name}", self.now)
+        life = self.config.default_ttl_s if ttl_s is None else ttl_s
+        refusal = self.leader.submit(name, tokens, Sampling(), "", "", life, f"handle-{name}", self.now)
         if refusal is None:
             self.prompts[name] = tokens
             self.waiting.append(name)

@@ -91,7 +91,7 @@ def test_a_name_is_taken_until_the_request_or_its_handle_has_ended() -> None:
         group.settle()
     group.release("handle-a")
     group.settle()
-    assert group.leader.submit("a", TOKENS, Sampling(), "", "", None, "handle-a2", group.now) is None
+    assert group.leader.submit("a", TOKENS, Sampling(), "", "", 9.0, "handle-a2", group.now) is None
 
 
 def test_a_full_queue_refuses_and_takes_again_when_it_has_room() -> None:

@@ -18,7 +18,7 @@ from wavepp.server.metrics import Metrics
 from wavepp.server.tokenizer import TokenizerService
 
 from .fake_engine import TIMEOUT_S, FakeEngine
-from .front import CONTEXT, VOCAB, Front, OpenFront, served
+from .front import CONTEXT, DEFAULT_TTL_S, MAX_TTL_S, VOCAB, Front, OpenFront, served
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
@@ -64,7 +64,14 @@ def open_front(tokenizer_folder: Path) -> OpenFront:
             tokenizer = TokenizerService.load(tokenizer_folder, max_model_len=CONTEXT, vocab_size=VOCAB)
             stack.callback(tokenizer.close)
             app = create_app(
-                settings, client, tokenizer, model_name="tiny", version="1.2.3", metrics=metrics, max_ttl_s=600
+                settings,
+                client,
+                tokenizer,
+                model_name="tiny",
+                version="1.2.3",
+                metrics=metrics,
+                default_ttl_s=DEFAULT_TTL_S,
+                max_ttl_s=MAX_TTL_S,
             )
             engine = FakeEngine(client.address)
             stack.push_async_callback(engine.close)

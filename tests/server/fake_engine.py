@@ -35,6 +35,8 @@ from wavepp.engine.messages import (
 
 T = TypeVar("T")
 TIMEOUT_S = 20.0
+LIFE_S = 60.0
+"""What every handle still has to live, whatever was asked for."""
 TIMING = Timing(0.25, 0.5, 1.5)
 
 STAGES = tuple(
@@ -153,11 +155,11 @@ class FakeEngine:
                     await self.finish(message)
             case CancelRequest():
                 await self.fail(message.name, "cancelled", "the request was cancelled")
-            case KvGet():
+            case KvGet() | KvRenew():
                 await self.say(self._manifest(message))
-            case KvRenew() | KvRelease():
+            case KvRelease():
                 error = self._error(message.handle)
-                if not error and isinstance(message, KvRelease):
+                if not error:
                     del self.handles[message.handle]
                 await self.say(Reply(message.call, error))
             case ResetCache():
@@ -172,8 +174,8 @@ class FakeEngine:
             return "not_finished"
         return "" if handle in self.handles else "unknown_handle"
 
-    def _manifest(self, message: KvGet) -> Reply:
+    def _manifest(self, message: KvGet | KvRenew) -> Reply:
         if error := self._error(message.handle):
-            return Reply(message.call, error, error.replace("_", " "))
+            return Reply(message.call, error)
         stages = tuple(StageManifest(stage.rank, stage.address, ("model.layers.0",)) for stage in STAGES)
-        return Reply(message.call, body=Manifest(message.handle, 1, "tiny", 5, 16, 9, 60.0, stages))
+        return Reply(message.call, body=Manifest(message.handle, 1, "tiny", 5, 16, 9, LIFE_S, stages))

@@ -23,6 +23,9 @@ from .fake_engine import TIMEOUT_S, FakeEngine
 CONTEXT = 256
 """The model's longest prompt."""
 VOCAB = 400
+DEFAULT_TTL_S = 90.0
+MAX_TTL_S = 200_000.0
+"""Longer than a day: no limit but the configured one may stand in its way."""
 
 
 @dataclass(frozen=True)

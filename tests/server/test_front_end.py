@@ -52,6 +52,8 @@ async def started(folder: Path, tmp_path: Path, **config) -> AsyncIterator[Start
         model_name="tiny",
         max_model_len=CONTEXT,
         vocab_size=VOCAB,
+        default_ttl_s=7.0,
+        max_ttl_s=50.0,
     )
     process = await spawn(settings.model_dump_json())
     try:
@@ -86,6 +88,16 @@ async def test_it_serves_and_on_sigterm_finishes_what_is_in_flight(tokenizer_fol
         await front.engine.finish(message)
         assert (await asked).json()["handle"] == f"kv-{message.name}"
         assert await front.leaves() == 0
+
+
+@run
+async def test_the_lives_of_handles_are_those_of_its_settings(tokenizer_folder: Path, tmp_path: Path) -> None:
+    async with started(tokenizer_folder, tmp_path) as front:
+        assert (await front.http.post("/v1/prefill", json={"prompt": [1]})).status_code == 200
+        assert (await front.http.post("/v1/prefill", json={"prompt": [1], "ttl_s": 50})).status_code == 200
+        assert [message.ttl_s for message in front.engine.all_heard(Submit)] == [7.0, 50.0]
+        answer = await front.http.post("/v1/prefill", json={"prompt": [1], "ttl_s": 50.5})
+        assert "at most 50 s" in error_of(answer, 400)["message"]
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -132,6 +144,8 @@ async def test_a_wrong_document_and_a_taken_port_are_said(tokenizer_folder: Path
             model_name="tiny",
             max_model_len=CONTEXT,
             vocab_size=VOCAB,
+            default_ttl_s=7.0,
+            max_ttl_s=50.0,
         )
         process = await spawn(settings.model_dump_json())
         _, errors = await process.communicate()

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from wavepp.engine.messages import CancelRequest, Submit
 
 from .fake_engine import TIMING
-from .front import Front, OpenFront, error_of, events_of, run
+from .front import DEFAULT_TTL_S, MAX_TTL_S, Front, OpenFront, error_of, events_of, run
 
 
 async def submitted(front: Front, count: int = 1) -> list[Submit]:
@@ -110,8 +110,8 @@ async def test_sampling_is_greedy_by_default_and_seeded_afresh_when_it_is_not(op
 async def test_the_default_life_of_a_handle_is_asked_for(open_front: OpenFront) -> None:
     async with open_front() as front:
         await front.prefill([1])
-        assert [message.ttl_s for message in await submitted(front)] == [120.0]
-        assert error_of(await front.prefill([1], ttl_s=601), 400)["message"].startswith("ttl_s")
+        assert [message.ttl_s for message in await submitted(front)] == [DEFAULT_TTL_S]
+        assert error_of(await front.prefill([1], ttl_s=MAX_TTL_S + 1), 400)["message"].startswith("ttl_s")
 
 
 @pytest.mark.parametrize("prompts", [["hello", "hen"], [[1, 2], [3]]])

@@ -198,7 +198,6 @@ async def test_an_unknown_model_is_a_404_that_names_the_one_served(open_front: O
         ("duplicate", 409, "duplicate"),
         ("cancelled", 409, "cancelled"),
         ("queue_full", 429, "queue_full"),
-        ("draining", 503, "draining"),
         ("internal", 500, "internal"),
         ("of a later version", 500, "internal"),
     ],
