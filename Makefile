@@ -46,7 +46,7 @@ serve: $(STAMP)
 	$(RUN)/wavepp serve $(MODEL) --pp $(PP) --host $(HOST) --port $(PORT) $(ARGS)
 
 demo: $(STAMP)
-	$(RUN)/python -m wavepp.client.demo --model $(MODEL) --pp $(PP) $(ARGS)
+	$(RUN)/python -m wavepp.server.demo --model $(MODEL) --pp $(PP) $(ARGS)
 
 bench: $(STAMP)
 	$(RUN)/python -m wavepp.bench.prefill --model $(MODEL) $(ARGS)

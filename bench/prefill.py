@@ -21,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from ..client.http import PrefillClient
-from ..client.local_server import LocalServer
 from ..models.config import load_spec
 from ..models.demo.resolve import resolve_model
+from ..server.local_server import LocalServer
 
 Prompts = Sequence[Sequence[int]]
 Contender = Callable[[Prompts], None]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
-from pydantic import BaseModel, ValidationError
 
+from ..engine.flags import ConfigError, add_config_flags, config_from_args, variable_of
 from .config import DecodeConfig, DecoderConfig
 from .errors import ClientError, SinkMismatchError
 from .http import PrefillClient, PrefillResult, Prompt
@@ -22,23 +21,32 @@ from .stats import PullStats
 if TYPE_CHECKING:
     from .worker import DecodeWorker
 
-C = TypeVar("C", bound=BaseModel)
-_SWITCHES = ("ignore_eos", "keep")
+VARIABLES = "WAVEPP_DECODE_"
+"""The server's own variables are left alone, since one environment may start both; only the key is the same."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 when the job failed, 2 for wrong arguments, 130 when interrupted."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    given = [arguments.prompt, arguments.prompt_file, arguments.handle]
-    if sum(value is not None for value in given) + arguments.serve_stdin != 1:
-        parser.error("give one of --prompt, --prompt-file, --handle and --serve-stdin")
-    try:
-        config = _configured(DecodeConfig, arguments)
-        decoder_config = _configured(DecoderConfig, arguments)
-        prompt = _prompt(arguments)
-    except (ValidationError, OSError, UnicodeDecodeError) as error:
-        parser.error(_explain(error))
+def add_decode_flags(parser: argparse.ArgumentParser) -> None:
+    model = variable_of("model", variables=VARIABLES)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", metavar="TEXT", help="text to prefill")
+    source.add_argument("--prompt-file", metavar="FILE", help="file with the text to prefill")
+    source.add_argument("--handle", metavar="H", help="handle of a finished prefill")
+    source.add_argument("--serve-stdin", action="store_true", help="take jobs as JSON lines, answer in JSON lines")
+    parser.add_argument(
+        "--model", default=os.environ.get(model, "demo"), help=f"a folder, a hub id or demo [default demo; {model}]"
+    )
+    parser.add_argument("--ids", action="store_true", help="show token ids instead of text")
+    parser.add_argument("--json", action="store_true", help="write one JSON object at the end")
+    for config in (DecodeConfig, DecoderConfig):
+        add_config_flags(parser, config, variables=VARIABLES)
+
+
+def run_decode(arguments: argparse.Namespace) -> int:
+    """The exit status: 0, 1 when the job failed, 130 when interrupted. Errors: `ConfigError`."""
+    key = {"api_key": os.environ.get(variable_of("api_key"))}
+    config = config_from_args(DecodeConfig, arguments, variables=VARIABLES, defaults=key)
+    decoder_config = config_from_args(DecoderConfig, arguments, variables=VARIABLES)
+    prompt = _prompt(arguments)
     try:
         with PrefillClient(config.url, config.api_key, timeout_s=config.http_timeout_s) as client:
             worker = _worker(client, config, decoder_config, arguments)
@@ -49,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
             return _decode_one(worker, config, prompt or arguments.handle, arguments)
     except ClientError as error:
-        print(f"wavepp decode: {error}", file=sys.stderr)
-        if isinstance(error, SinkMismatchError) and " is bfloat16 there" in str(error):
-            print("wavepp decode: start with --dtype bfloat16 as the server did", file=sys.stderr)
+        _say(f"wavepp decode: {error}")
+        if isinstance(error, SinkMismatchError) and error.held_dtype is not None:
+            _say(f"wavepp decode: start with --dtype {error.held_dtype} as the server did")
         return 1
     except BrokenPipeError:
         # Whoever read the text has seen enough; the interpreter must not try to flush the rest.
@@ -135,53 +143,9 @@ def _worker(
 
 
 def _prompt(arguments: argparse.Namespace) -> Prompt | None:
-    if arguments.prompt_file is not None:
+    if arguments.prompt_file is None:
+        return Prompt(text=arguments.prompt) if arguments.prompt is not None else None
+    try:
         return Prompt(text=Path(arguments.prompt_file).read_text(encoding="utf-8"))
-    return Prompt(text=arguments.prompt) if arguments.prompt is not None else None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "wavepp decode", description="Prefill on the server, pull the state, decode here.", allow_abbrev=False
-    )
-    parser.add_argument(
-        "--model", default=os.environ.get(_variable("model"), "demo"), help="folder, hub id or demo (default: demo)"
-    )
-    parser.add_argument("--prompt", metavar="TEXT", help="text to prefill")
-    parser.add_argument("--prompt-file", metavar="FILE", help="file with the text to prefill")
-    parser.add_argument("--handle", metavar="H", help="handle of a finished prefill")
-    parser.add_argument("--serve-stdin", action="store_true", help="take jobs as JSON lines, answer in JSON lines")
-    parser.add_argument("--ids", action="store_true", help="show token ids instead of text")
-    parser.add_argument("--json", action="store_true", help="write one JSON object at the end")
-    for kind in (DecodeConfig, DecoderConfig):
-        for name, field in kind.model_fields.items():
-            flag = "--" + name.replace("_", "-")
-            if name in _SWITCHES:
-                parser.add_argument(flag, action="store_const", const="true", help=field.description)
-            else:
-                default = "" if field.default is None else f" (default: {field.default})"
-                parser.add_argument(flag, help=f"{field.description}{default}")
-    return parser
-
-
-def _configured(kind: type[C], arguments: argparse.Namespace) -> C:
-    """Flags come first, then `WAVEPP_DECODE_…` variables, then defaults. The server's own variables are left alone: one
-    environment may start both."""
-    values: dict[str, str] = {}
-    for name in kind.model_fields:
-        value = getattr(arguments, name)
-        value = os.environ.get(_variable(name)) if value is None else value
-        if value is not None:
-            values[name] = value
-    return kind.model_validate_strings(values)
-
-
-def _variable(name: str) -> str:
-    return "WAVEPP_API_KEY" if name == "api_key" else f"WAVEPP_DECODE_{name.upper()}"
-
-
-def _explain(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    flags = ("--" + str(problem["loc"][0]).replace("_", "-") for problem in error.errors())
-    return "; ".join(f"{flag}: {problem['msg']}" for flag, problem in zip(flags, error.errors(), strict=True))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--prompt-file: {error}") from None

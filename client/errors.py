@@ -33,10 +33,12 @@ class PullError(ClientError):
 
 
 class SinkMismatchError(PullError):
-    """The state is not what the sink takes: a layer, kind, dtype or shape differs, or one is missing."""
+    """The state is not what the sink takes: a layer, kind, dtype or shape differs, or one is missing. `held_dtype` is
+    that of the stage where nothing but the dtype is wrong."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, held_dtype: str | None = None) -> None:
         super().__init__("mismatch", message)
+        self.held_dtype = held_dtype
 
 
 class DecoderFullError(ClientError):

@@ -64,7 +64,8 @@ def _check_layer(layer: LayerCache, info: LayerInfo) -> None:
     specs = {spec.name: spec for spec in layer.tensors}
     for tensor in info.tensors:
         spec = specs[tensor.name]
-        if tensor.dtype != spec.dtype:
-            raise SinkMismatchError(f"{layer.name} {tensor.name} is {tensor.dtype} there and {spec.dtype} here")
         if tuple(tensor.shape) != tuple(spec.shape):
             raise SinkMismatchError(f"{layer.name} {tensor.name} is {tensor.shape} there and {spec.shape} here")
+        if tensor.dtype != spec.dtype:
+            message = f"{layer.name} {tensor.name} is {tensor.dtype} there and {spec.dtype} here"
+            raise SinkMismatchError(message, tensor.dtype)

@@ -8,30 +8,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from ..engine.flags import ConfigError, add_config_flags
 from ..models.errors import ModelError, PartitionError
-from .config import ServerConfig
-from .flags import ConfigError, add_config_flags
 
 
 @dataclass(frozen=True)
 class Command:
-    """`configure` adds its flags; `run` gets the parsed arguments, and what was left over where it `takes_rest`."""
+    """`configure` adds its flags; `run` gets the parsed arguments. Both import what they need when they are called."""
 
     name: str
     help: str
     configure: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, list[str]], int]
-    takes_rest: bool = False
+    run: Callable[[argparse.Namespace], int]
 
 
 def _serve_flags(parser: argparse.ArgumentParser) -> None:
+    from .config import ServerConfig
     from .group_flags import add_group_flags
 
     add_config_flags(parser, ServerConfig)
     add_group_flags(parser)
 
 
-def _serve(args: argparse.Namespace, _rest: list[str]) -> int:
+def _serve(args: argparse.Namespace) -> int:
     from .serve import serve
 
     return serve(args)
@@ -45,26 +44,28 @@ def _stage_flags(parser: argparse.ArgumentParser) -> None:
     add_group_flags(parser)
 
 
-def _stage(args: argparse.Namespace, _rest: list[str]) -> int:
+def _stage(args: argparse.Namespace) -> int:
     from .stage_command import run_stage
 
     return run_stage(args)
 
 
-def _no_flags(_parser: argparse.ArgumentParser) -> None:
-    """The subcommand parses its own."""
+def _decode_flags(parser: argparse.ArgumentParser) -> None:
+    from ..client.decode_cli import add_decode_flags
+
+    add_decode_flags(parser)
 
 
-def _decode(_args: argparse.Namespace, rest: list[str]) -> int:
-    from ..client import decode_cli
+def _decode(args: argparse.Namespace) -> int:
+    from ..client.decode_cli import run_decode
 
-    return decode_cli.main(rest)
+    return run_decode(args)
 
 
 COMMANDS = (
     Command("serve", "serve a model's prefill over HTTP", _serve_flags, _serve),
     Command("stage", "run one stage of a group by itself", _stage_flags, _stage),
-    Command("decode", "decode from a prefill's handle, or run one prompt", _no_flags, _decode, takes_rest=True),
+    Command("decode", "decode from a prefill's handle, or run one prompt", _decode_flags, _decode),
 )
 
 
@@ -74,7 +75,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"wavepp {version('wavepp')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        own = commands.add_parser(command.name, help=command.help, allow_abbrev=False, add_help=not command.takes_rest)
+        own = commands.add_parser(command.name, help=command.help, allow_abbrev=False)
         if command.name == only:
             command.configure(own)
     return parser
@@ -84,12 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: the command's own; 2 for wrong usage."""
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((command for command in COMMANDS if words[:1] == [command.name]), None)
-    if chosen is not None and chosen.takes_rest:
-        return chosen.run(argparse.Namespace(), words[1:])
     args = build_parser(chosen.name if chosen else None).parse_args(words)
     assert chosen is not None
     try:
-        return chosen.run(args, [])
+        return chosen.run(args)
     except (ConfigError, ModelError, PartitionError) as error:
         print(f"wavepp {chosen.name}: error: {error}", file=sys.stderr)
         return 2

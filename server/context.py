@@ -40,7 +40,9 @@ class Context:
     def handle_life(self, ttl_s: float | None) -> float:
         """Seconds. Errors: `BadRequestError` for more than rank 0 grants."""
         if ttl_s is not None and ttl_s > self.max_ttl_s:
-            raise BadRequestError(f"ttl_s: a handle lives at most {self.max_ttl_s:g} s, the server's --max-ttl-s (got {ttl_s:g})")
+            raise BadRequestError(
+                f"ttl_s: a handle lives at most {self.max_ttl_s:g} s, the server's --max-ttl-s (got {ttl_s:g})"
+            )
         return self.default_ttl_s if ttl_s is None else ttl_s
 
     def prompt_limit(self) -> int:

@@ -11,12 +11,12 @@ from ..admission.config import AdmissionConfig
 from ..cache.config import CacheConfig
 from ..engine.config import EngineConfig
 from ..engine.defaults import device_defaults
+from ..engine.flags import ConfigError, add_config_flags, config_from_args
 from ..engine.placement import place
 from ..engine.settings import GroupSettings
 from ..engine.transfer_config import TransferConfig
 from ..models.config import load_spec
 from ..scheduler.config import SchedulerConfig
-from .flags import ConfigError, add_config_flags, config_from_args
 
 
 def add_group_flags(parser: argparse.ArgumentParser) -> None:

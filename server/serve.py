@@ -6,9 +6,9 @@ import argparse
 import sys
 
 from ..engine import supervisor
+from ..engine.flags import config_from_args
 from ..models.config import load_spec
 from .config import FRONT_END_ENV, FrontEndSettings, ServerConfig
-from .flags import config_from_args
 from .group_flags import group_from_args
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from ..engine.flags import ConfigError
 from ..engine.settings import StageSettings
 from ..engine.stage import main
-from .flags import ConfigError
 from .group_flags import group_from_args
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from wavepp.client.decode_cli import main
+from wavepp.server.cli import main
 
 from ..conftest import TinyModelFactory
 from .prefill_group import HttpFront, PrefillGroup
@@ -47,7 +47,7 @@ def front(folder: Path) -> Iterator[HttpFront]:
 
 def _run(front: HttpFront, folder: Path, *flags: str) -> int:
     common = ["--url", front.url, "--model", str(folder), "--capacity-tokens", "256", "--threads", "1", "--ignore-eos"]
-    return main([*common, *flags])
+    return main(["decode", *common, *flags])
 
 
 def _ids(front: HttpFront, folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> list[int]:
@@ -118,9 +118,9 @@ def test_what_fails_is_said_by_name(front: HttpFront, folder: Path, capsys: pyte
     assert "unknown_handle: there is no such handle" in capsys.readouterr().err
     assert _run(front, folder, "--prompt", "") == 1
     assert "the prompt is empty" in capsys.readouterr().err
-    assert main(["--url", "http://127.0.0.1:1", "--model", str(folder), "--prompt", "x"]) == 1
+    assert main(["decode", "--url", "http://127.0.0.1:1", "--model", str(folder), "--prompt", "x"]) == 1
     assert "cannot be reached" in capsys.readouterr().err
-    assert main(["--model", str(folder / "nowhere"), "--prompt", "x"]) == 1
+    assert main(["decode", "--model", str(folder / "nowhere"), "--prompt", "x"]) == 1
     assert "nowhere" in capsys.readouterr().err
 
 
@@ -137,9 +137,9 @@ def test_another_dtype_than_the_servers_is_said_by_name(folder: Path, capsys: py
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ([], "give one of"),
-        (["--prompt", "x", "--handle", "h"], "give one of"),
-        (["--prompt", "x", "--serve-stdin"], "give one of"),
+        ([], "one of the arguments"),
+        (["--prompt", "x", "--handle", "h"], "not allowed with"),
+        (["--prompt", "x", "--serve-stdin"], "not allowed with"),
         (["--prompt", "x", "--max-tokens", "0"], "--max-tokens"),
         (["--prompt", "x", "--max-tokens", "many"], "--max-tokens"),
         (["--prompt", "x", "--dtype", "int4"], "--dtype"),
@@ -147,9 +147,11 @@ def test_another_dtype_than_the_servers_is_said_by_name(folder: Path, capsys: py
     ],
 )
 def test_wrong_arguments_are_usage_errors(flags: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(flags)
-    assert raised.value.code == 2
+    try:
+        status = main(["decode", *flags])
+    except SystemExit as left:
+        status = left.code
+    assert status == 2
     assert says in capsys.readouterr().err
 
 
@@ -158,7 +160,10 @@ def test_settings_come_from_the_environment_too(
 ) -> None:
     monkeypatch.setenv("WAVEPP_DECODE_MAX_TOKENS", "3")
     monkeypatch.setenv("WAVEPP_DECODE_IGNORE_EOS", "true")
-    assert main(["--url", front.url, "--model", str(folder), "--prompt", PROMPT, "--json", "--threads", "1"]) == 0
+    assert (
+        main(["decode", "--url", front.url, "--model", str(folder), "--prompt", PROMPT, "--json", "--threads", "1"])
+        == 0
+    )
     assert len(json.loads(capsys.readouterr().out)["tokens"]) == 3
 
 

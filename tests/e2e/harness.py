@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 import psutil
-from wavepp.client.local_server import LocalServer
+from wavepp.server.local_server import LocalServer
 
 READY_TIMEOUT_S = 180.0
 

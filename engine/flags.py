@@ -1,4 +1,7 @@
-"""Flags and environment variables made from config classes: the field `a_b` is `--a-b` and `WAVEPP_A_B`."""
+"""Flags and environment variables made from config classes: the field `a_b` is `--a-b` and `WAVEPP_A_B`.
+
+A `prefix` goes before the field in both; `variables` is what every variable begins with.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 Config = TypeVar("Config", bound=BaseModel)
+VARIABLES = "WAVEPP_"
 
 
 class ConfigError(Exception):
@@ -23,24 +27,30 @@ def flag_of(field: str, prefix: str = "") -> str:
     return "--" + f"{prefix}{field}".replace("_", "-")
 
 
-def variable_of(field: str, prefix: str = "") -> str:
-    return "WAVEPP_" + f"{prefix}{field}".upper()
+def variable_of(field: str, prefix: str = "", variables: str = VARIABLES) -> str:
+    return variables + f"{prefix}{field}".upper()
 
 
-def add_config_flags(parser: argparse.ArgumentParser, config: type[BaseModel], *, prefix: str = "") -> None:
-    """A flag for every field, in a group of its own. A field of the same name and meaning in two configs is one
-    flag that sets both; one of the same name and another meaning needs a `prefix`."""
+def add_config_flags(
+    parser: argparse.ArgumentParser, config: type[BaseModel], *, prefix: str = "", variables: str = VARIABLES
+) -> None:
+    """A flag for every field, in a group of its own. A field of the same name, type, default and bounds in two configs
+    is one flag that sets both; where only the name is the same, a `prefix` is needed, or this raises ValueError."""
     title = config.__name__.removesuffix("Config").lower()
     group = parser.add_argument_group(title)
     known: dict[str, FieldInfo] = parser.get_default("_fields") or {}
     for name, field in config.model_fields.items():
         dest = f"{prefix}{name}"
         if (other := known.get(dest)) is not None:
-            if (other.annotation, other.default) != (field.annotation, field.default):
+            if _meaning(other) != _meaning(field):
                 raise ValueError(f"{config.__name__}.{name} differs from the field that {flag_of(dest)} already sets")
             continue
         known[dest] = field
-        options: dict[str, Any] = {"dest": dest, "default": None, "help": _help(dest, field)}
+        options: dict[str, Any] = {
+            "dest": dest,
+            "default": None,
+            "help": _help(variable_of(dest, variables=variables), field),
+        }
         if _inner(field.annotation) is bool:
             group.add_argument(flag_of(dest), action=argparse.BooleanOptionalAction, **options)
         else:
@@ -53,6 +63,7 @@ def config_from_args(
     args: argparse.Namespace,
     *,
     prefix: str = "",
+    variables: str = VARIABLES,
     environ: Mapping[str, str] = os.environ,
     defaults: Mapping[str, Any] | None = None,
     **given: Any,
@@ -62,7 +73,7 @@ def config_from_args(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, field in config.model_fields.items():
-        dest, variable = f"{prefix}{name}", variable_of(name, prefix)
+        dest, variable = f"{prefix}{name}", variable_of(name, prefix, variables)
         if (value := getattr(args, dest, None)) is not None:
             values[name], sources[name] = _split(field, value), flag_of(dest)
         elif variable in environ:
@@ -104,9 +115,14 @@ def _describe(config: type[BaseModel], error: ValidationError, sources: Mapping[
         return f"{', '.join(sources.values()) or config.__name__}: {message}"
     name = str(first["loc"][0])
     source = sources.get(name, flag_of(name, prefix))
-    got = f" (got {first['input']!r:.60})" if first["type"] != "missing" and name != "api_key" else ""
-    limits = allowed(config.model_fields[name]) if name in config.model_fields else ""
+    field = config.model_fields[name]
+    got = f" (got {first['input']!r:.60})" if first["type"] != "missing" and field.repr else ""
+    limits = allowed(field)
     return f"{source}: {message[:1].lower()}{message[1:]}{got}" + (f"; allowed: {limits}" if limits else "")
+
+
+def _meaning(field: FieldInfo) -> tuple[Any, ...]:
+    return field.annotation, field.default, field.default_factory, field.metadata
 
 
 def _number(value: Any) -> str:
@@ -135,12 +151,12 @@ def _metavar(field: FieldInfo) -> str:
     return {int: "N", float: "X"}.get(inner, "TEXT")
 
 
-def _help(dest: str, field: FieldInfo) -> str:
+def _help(variable: str, field: FieldInfo) -> str:
     text = field.description or ""
     limits = allowed(field)
     inner = _inner(field.annotation)
     parts = [limits] if limits and inner in (int, float) else []
     if field.default is not None and not field.is_required():
         parts.append(f"default {field.get_default(call_default_factory=True)}")
-    parts.append(variable_of(dest))
+    parts.append(variable)
     return f"{text} [{'; '.join(parts)}]".replace("%", "%%")
