@@ -45,6 +45,9 @@ class Group:
         self.shared = [self.long[:cut] + text(tail) for cut, tail in ((160, 7), (128, 33))]
         stem = text(96)
         self.together = [stem[:cut] + text(101 - cut) for cut in (32, 48, 64, 80) for _ in range(4)]
+        if subject.name == "demo" and len(server.state()["ranks"]) != 2:
+            # 135M parameters take a CPU seconds a prompt: the whole set at P = 2, a part of it elsewhere.
+            self.cold, self.together = self.cold[:3], self.together[::4]
 
     def prefill(self, prompt: tuple[int, ...]) -> dict:
         """One prompt through the server; checks its first token, pulls its state and lets the handle go. From any
@@ -69,40 +72,30 @@ def group(request: pytest.FixtureRequest, subject_of: SubjectOf) -> Iterator[Gro
     subject = subject_of(name)
     # Room for about three of the long prompts: later ones push out what earlier ones left.
     with (
-        Server(subject.folder, pp, *SMALL_CACHE, "--num-pages", "52", "--num-slots", "44") as server,
+        Server(subject.folder, pp, *SMALL_CACHE, "--num-pages", "52", "--num-slots", "40") as server,
         PrefillClient(server.url) as client,
     ):
         yield Group(subject, server, client)
 
 
 def test_cold_prompts_continue_as_in_transformers(group: Group) -> None:
+    before = group.server.state()["waves_done"]
     cached = [group.prefill(prompt)["usage"]["cached_tokens"] for prompt in group.cold]
     assert cached == [0] * len(group.cold)
+    waves = [-(-len(prompt) // 64) for prompt in group.cold]
+    assert group.server.state()["waves_done"] - before == sum(waves), "each in waves of 64 tokens, the longest in four"
     group.check_continuations()
 
 
-def test_a_long_prompt_is_computed_in_several_waves(group: Group) -> None:
-    group.server.http.post("/reset_prefix_cache").raise_for_status()
-    before = group.server.state()["waves_done"]
-    group.prefill(group.long)
-    assert group.server.state()["waves_done"] - before == 4, "239 tokens in waves of 64"
-    group.check_continuations()
-
-
-def test_a_shared_prefix_is_reused_and_only_the_suffix_computed(group: Group) -> None:
-    group.prefill(group.long)
+def test_what_is_cached_is_reused_and_only_the_rest_computed(group: Group) -> None:
+    group.server.release(group.server.prefill(list(group.long))["handle"])
+    assert group.prefill(group.long)["usage"]["cached_tokens"] == 224, "all but the last block"
     for prompt in group.shared:
         before = group.server.state()["tokens_computed"]
         cached = group.prefill(prompt)["usage"]["cached_tokens"]
         assert cached % 16 == 0
         assert 96 <= cached < len(prompt)
         assert group.server.state()["tokens_computed"] - before == len(prompt) - cached
-    group.check_continuations()
-
-
-def test_an_equal_prompt_computes_its_last_block_only(group: Group) -> None:
-    group.prefill(group.long)
-    assert group.prefill(group.long)["usage"]["cached_tokens"] == 224
     group.check_continuations()
 
 
@@ -116,8 +109,8 @@ def test_prompts_that_arrive_together_do_not_disturb_each_other(group: Group) ->
 
 def test_prompts_are_right_after_pressure_has_evicted_and_refilled(group: Group) -> None:
     rng = random.Random(4)
-    group.prefill(group.long)
-    for _ in range(6):
+    group.server.release(group.server.prefill(list(group.long))["handle"])
+    for _ in range(4):
         crowd = group.server.prefill([rng.randrange(3, 200) for _ in range(230)])
         group.server.release(crowd["handle"])
     assert group.prefill(group.long)["usage"]["cached_tokens"] == 0, "the pressure was meant to evict the prompt"
