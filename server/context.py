@@ -47,7 +47,7 @@ class Context:
 
     def prompt_limit(self) -> int:
         """The longest prompt, in tokens, that model and stages can take. Errors: `UnavailableError`."""
-        return min(self.tokenizer.max_model_len, self.client.require_up().max_prompt_tokens)
+        return min(self.tokenizer.max_model_len, self.client.group.require_up().max_prompt_tokens)
 
 
 def context_of(request: Request) -> Context:

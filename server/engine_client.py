@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Literal, Protocol, assert_never
 
@@ -19,8 +18,6 @@ from ..engine.messages import (
     GroupDown,
     GroupState,
     GroupUp,
-    KvGet,
-    KvRelease,
     Progress,
     Reply,
     RequestFailed,
@@ -28,6 +25,7 @@ from ..engine.messages import (
     ToFrontEnd,
     ToRankZero,
 )
+from . import handles
 from .errors import (
     ApiError,
     ConflictError,
@@ -39,6 +37,7 @@ from .errors import (
     from_reply,
     from_request_failed,
 )
+from .group_watch import GroupWatch
 from .pending import Pending, PendingTable, Sink
 
 log = logging.getLogger(__name__)
@@ -54,16 +53,6 @@ class Observer(Protocol):
     def request_failed(self, code: str) -> None: ...
 
 
-class Group(msgspec.Struct, frozen=True):
-    """The stage group as last heard of. `up` is set while it serves; `reason` says why it does not."""
-
-    status: Literal["forming", "up", "down"] = "forming"
-    epoch: int = 0
-    reason: str = "the stage group is forming"
-    up: GroupUp | None = None
-    final: bool = False
-
-
 class EngineClient:
     """Owned by the event loop. Binds `address` (PULL) for what rank 0 and the supervisor say, and connects (PUSH)
     to whichever rank 0 serves now. Sends never block: what may be in flight is limited before it gets here."""
@@ -72,18 +61,16 @@ class EngineClient:
         self,
         address: str,
         *,
-        call_timeout_s: float = 10.0,
-        stall_timeout_s: float = 120.0,
-        retry_after_s: int = 1,
-        observer: Observer | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        call_timeout_s: float,
+        stall_timeout_s: float,
+        retry_after_s: int,
+        observer: Observer,
     ) -> None:
         self._bind_to = address
+        self.group = GroupWatch(stall_timeout_s=stall_timeout_s, retry_after_s=retry_after_s)
         self._call_timeout_s = call_timeout_s
-        self._stall_timeout_s = stall_timeout_s
         self._retry_after_s = retry_after_s
         self._observer = observer
-        self._clock = clock
         self._context = zmq.Context()
         self._pull: zmq.asyncio.Socket | None = None
         self._push: zmq.Socket[bytes] | None = None
@@ -94,9 +81,6 @@ class EngineClient:
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._next_call = 1
         self._asking: asyncio.Task[GroupState] | None = None
-        self._heard_at = self._progress_at = clock()
-        self.group = Group()
-        self.last_state: GroupState | None = None
         self.address = ""
         """The endpoint really bound, once started."""
 
@@ -132,9 +116,9 @@ class EngineClient:
 
     def submit(self, message: Submit, sink: Sink | None = None) -> Pending:
         """Sends a prompt off. Errors: `UnavailableError` when no group serves, `ConflictError` for a taken name."""
-        self.require_up()
+        self.group.require_up()
         if len(self._pending) == 0:
-            self._progress_at = self._clock()
+            self.group.progressed()
         pending = self._pending.add(message.name, sink)
         self._send(message)
         return pending
@@ -150,13 +134,13 @@ class EngineClient:
     async def cancel(self, name: str) -> Literal["cancelled", "released", "cancelling"]:
         """Ends a request by its name. Whoever waits for it gets a `ConflictError` with code `cancelled`. Errors:
         `NotFoundError`, `UnavailableError`."""
-        self.require_up()
+        self.group.require_up()
         pending = self._pending.get(name)
         if pending is None:
             handle = self._pending.handle_of(name)
             if handle is None:
                 raise NotFoundError(f"no request with the id {name[:128]}", "unknown_request")
-            await self.call(lambda number: KvRelease(number, handle))
+            await handles.release(self, handle)
             self._pending.forget_handle(name)
             return "released"
         if not pending.cancelled:
@@ -178,7 +162,7 @@ class EngineClient:
         if handle is None:
             return
         try:
-            await self.call(lambda number: KvGet(number, handle))
+            await handles.manifest(self, handle)
         except (GoneError, NotFoundError):
             self._pending.forget_handle(name)
         else:
@@ -201,7 +185,7 @@ class EngineClient:
     async def call(self, make: Callable[[int], ToRankZero], timeout_s: float | None = None) -> Reply:
         """Asks rank 0 something under a fresh number. Errors: `UnavailableError`, `TimedOutError`, and what the
         reply names."""
-        self.require_up()
+        self.group.require_up()
         number = self._next_call
         self._next_call += 1
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -231,17 +215,10 @@ class EngineClient:
         if not isinstance(reply.body, GroupState):
             log.error("rank 0 answered a GetState without a state")
             raise InternalError
-        self.last_state = reply.body
+        self.group.last_state = reply.body
         return reply.body
 
     # -- the group --------------------------------------------------------------------------------------------
-
-    def require_up(self) -> GroupUp:
-        """Errors: `UnavailableError` with the reason."""
-        if self.group.up is None:
-            code = "group_forming" if self.group.status == "forming" else "group_down"
-            raise UnavailableError(self.group.reason, code, retry_after_s=self._retry_after_s)
-        return self.group.up
 
     def lost(self, reason: str) -> None:
         """No group will ever serve this process again."""
@@ -254,16 +231,13 @@ class EngineClient:
             return self.group.reason
         if not len(self._pending):
             return ""
-        now = self._clock()
-        quiet = now - self._progress_at
-        if self.num_admitted and quiet > self._stall_timeout_s:
-            return f"{self.num_admitted} admitted requests have made no progress for {quiet:.0f} s"
-        if now - self._heard_at > probe_timeout_s:
+        stalled = self.group.stalled(self.num_admitted)
+        if not stalled and self.group.silent_for() > probe_timeout_s:
             try:
                 await self.state(probe_timeout_s)
             except ApiError as error:
                 return error.message
-        return ""
+        return stalled
 
     def _send(self, message: ToRankZero) -> None:
         assert self._push is not None
@@ -284,17 +258,17 @@ class EngineClient:
                 await asyncio.sleep(0)
 
     def _handle(self, message: ToFrontEnd) -> None:
-        self._heard_at = self._clock()
+        self.group.heard()
         match message:
             case Progress():
-                self._progress_at = self._heard_at
+                self.group.progressed()
                 if (pending := self._pending.get(message.name)) is not None:
                     pending.progress(message)
             case Finished():
-                self._progress_at = self._heard_at
+                self.group.progressed()
                 self._finished(message)
             case RequestFailed():
-                self._progress_at = self._heard_at
+                self.group.progressed()
                 self._failed(message)
             case Reply():
                 future = self._calls.get(message.call)
@@ -314,11 +288,10 @@ class EngineClient:
         if pending.cancelled:
             # Rank 0 drops the handle when the cancel reaches it, so it must not be given out.
             pending.fail(ConflictError("the request was cancelled", "cancelled"))
-            self._count_failure("cancelled")
+            self._observer.request_failed("cancelled")
             return
         self._pending.remember(message.name, message.handle)
-        if self._observer is not None:
-            self._observer.request_finished(message)
+        self._observer.request_finished(message)
         pending.finish(message)
 
     def _failed(self, message: RequestFailed) -> None:
@@ -327,41 +300,28 @@ class EngineClient:
             return
         if message.code == "internal":
             log.error("request %s failed: %s", message.name, message.message)
-        self._count_failure(message.code)
+        self._observer.request_failed(message.code)
         pending.fail(from_request_failed(message.code, message.message, self._retry_after_s))
 
-    def _count_failure(self, code: str) -> None:
-        if self._observer is not None:
-            self._observer.request_failed(code)
-
     def _group_up(self, message: GroupUp) -> None:
-        if message.epoch < self.group.epoch or (message.epoch == self.group.epoch and self.group.status == "down"):
-            log.warning("ignored word of the ended epoch %d", message.epoch)
+        before = self.group.epoch
+        if not self.group.take_up(message):
             return
-        if message.epoch != self.group.epoch:
-            self._end_epoch(f"epoch {self.group.epoch} has ended")
+        if message.epoch != before:
+            self._end_epoch(f"epoch {before} has ended")
         if self._push is None:
             self._push = self._context.socket(zmq.PUSH)
             self._push.setsockopt(zmq.SNDHWM, 0)
             self._push.connect(message.submit_address)
-        self.group = Group("up", message.epoch, "", message)
-        self._progress_at = self._clock()
-        log.info("epoch %d serves: %d stages", message.epoch, len(message.stages))
 
     def _group_down(self, message: GroupDown) -> None:
-        if message.epoch < self.group.epoch and not message.final:
-            return
-        begun = self.group.epoch > 0 or message.epoch > 0 or message.final
-        status = "down" if begun else "forming"
-        self.group = Group(status, max(message.epoch, self.group.epoch), message.reason, final=message.final)
-        log.warning("the stage group is %s: %s", status, message.reason)
-        self._end_epoch(message.reason)
+        if self.group.take_down(message):
+            self._end_epoch(message.reason)
 
     def _end_epoch(self, reason: str) -> None:
         for _ in range(len(self._pending)):
-            self._count_failure("group_down")
+            self._observer.request_failed("group_down")
         if self._push is not None:
             self._push.close(linger=0)
             self._push = None
-        self.last_state = None
-        self.fail_all(UnavailableError(f"the stage group is down: {reason}", retry_after_s=self._retry_after_s))
+        self.fail_all(self.group.ended(reason))

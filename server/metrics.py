@@ -100,7 +100,7 @@ class GroupCollector(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        client, state = self._client, self._client.last_state
+        client, state = self._client, self._client.group.last_state
         pending, admitted = client.num_pending, client.num_admitted
         yield _gauge("wavepp_group_up", "1 while the stage group serves", client.group.status == "up")
         yield _gauge("wavepp_epoch", "The stage group's life", client.group.epoch)

@@ -13,13 +13,13 @@ from .metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_PROTECTED = ("/v1/", "/tokenize", "/detokenize", "/reset_prefix_cache")
+_OPEN = ("/health", "/ready", "/metrics")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class Gate:
-    """The outermost layer. Checks the key before anything of the body is read; liveness, metrics and the API's
-    description stay open."""
+    """The outermost layer. Checks the key before anything of the body is read; only liveness and metrics are
+    open to everybody."""
 
     def __init__(self, app: ASGIApp, *, api_key: str | None, metrics: Metrics) -> None:
         self._app = app
@@ -55,7 +55,7 @@ class Gate:
             self._count(scope, status, time.monotonic() - began)
 
     def _check_key(self, scope: Scope) -> None:
-        if self._api_key is None or not scope["path"].startswith(_PROTECTED):
+        if self._api_key is None or scope["path"] in _OPEN:
             return
         sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, key = sent.partition(b" ")

@@ -67,7 +67,7 @@ class Prefill:
             )
         self._context.in_flight.enter(len(self.names))
         self._entered = True
-        self._context.client.require_up()
+        self._context.client.group.require_up()
 
     def close(self) -> None:
         for pending in self._pending:

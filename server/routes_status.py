@@ -74,8 +74,8 @@ async def state(request: Request) -> Response:
         "max_prompt_tokens": group.up.max_prompt_tokens if group.up else None,
         "stages": group.up.stages if group.up else [],
     }
-    if client.last_state is not None:
-        body |= msgspec.to_builtins(client.last_state)
+    if group.last_state is not None:
+        body |= msgspec.to_builtins(group.last_state)
         del body["type"]
     return Response(msgspec.json.encode(body), media_type="application/json")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -86,6 +87,13 @@ class PrefillGroup:
     @property
     def handles(self) -> int:
         return sum(stage.cache.gauges().handles for stage in self.stages)
+
+    def wait_released(self, timeout_s: float = 20.0) -> None:
+        """A puller that gives up does not wait for the stages to hear of it."""
+        deadline = time.monotonic() + timeout_s
+        while self.handles:
+            assert time.monotonic() < deadline, "a stage still holds a handle"
+            time.sleep(0.001)
 
     def prefill(self, tokens: Sequence[int], chunk: int = 16) -> Manifest:
         self._requests += 1
