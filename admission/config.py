@@ -44,7 +44,12 @@ class AdmissionConfig(BaseModel):
     round_interval_s: float = Field(
         default=1.0, gt=0, le=3_600, description="time between rounds when there is nothing to say"
     )
-    rank_silence_s: float = Field(default=30.0, gt=0, le=3_600, description="longest that a rank may owe an answer")
+    wave_timeout_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="longest that one wave may take on a stage"
+    )
+    rank_silence_s: float = Field(
+        default=30.0, gt=0, le=3_600, description="longest that a rank may owe an answer between waves"
+    )
 
     @model_validator(mode="after")
     def _limits_are_in_order(self) -> Self:

@@ -36,7 +36,7 @@ class Leader:
         self._table = RequestTable()
         self._handles = HandleRegistry(config.max_tombstones)
         self._outbox = Outbox()
-        self._board = RankBoard(len(ranks), epoch)
+        self._board = RankBoard(len(ranks), epoch, config.rank_silence_s, config.wave_timeout_s)
         self._policy: AdmissionPolicy = Lockstep(config, self._capacity, self._table, self._outbox, self._board)
         self._effects: list[Effect] = []
         self._ids = count(1)
@@ -141,6 +141,10 @@ class Leader:
         if entry.state is State.STOPPING:
             self._outbox.release(entry.request.handle)
             self._end_cancelled(entry)
+        elif token.error:
+            self._outbox.release(entry.request.handle)
+            self._table.remove(entry)
+            self._effects.append(Ended(entry.request.name, "internal", token.error))
         else:
             self._complete(entry, token, now)
         self._policy.room_may_have_come()
@@ -220,17 +224,17 @@ class Leader:
         """When to call `tick`, `silent_ranks` and `next_round` again, if nothing happens before."""
         if self._outbox:
             return self._sent_at or 0.0
-        due = [self._heartbeat_at(), self._handles.next_expiry(), self._board.silence_at(self._config.rank_silence_s)]
+        due = [self._heartbeat_at(), self._handles.next_expiry(), self._board.silence_at()]
         times = [at for at in due if at is not None and at != float("inf")]
         return min(times, default=None)
 
     def silent_ranks(self, now: float) -> tuple[int, ...]:
-        """Ranks that have owed an answer for `rank_silence_s` without a sign of life."""
-        return self._board.silent(now, self._config.rank_silence_s)
+        """Ranks that have owed an answer for longer than the config allows, without a sign of life."""
+        return self._board.silent(now)
 
-    def heard(self, rank: int, now: float) -> None:
-        """A sign of life from a rank that is not an answer, such as a finished wave."""
-        self._board.alive(rank, now)
+    def heard(self, rank: int, now: float, *, in_wave: bool = False) -> None:
+        """A sign of life that is not an answer: the rank has begun a wave, or finished one."""
+        self._board.alive(rank, now, in_wave)
 
     def take_effects(self) -> list[Effect]:
         """What to carry out, in order; each is handed out once."""
@@ -247,9 +251,7 @@ class Leader:
     def _complete(self, entry: Entry, token: FirstToken, now: float) -> None:
         request = entry.request
         self._table.remove(entry)
-        self._handles.add(
-            HandleInfo(request.handle, request.name, request.num_tokens, token.token, now + entry.ttl_s)
-        )
+        self._handles.add(HandleInfo(request.handle, request.name, request.num_tokens, token.token, now + entry.ttl_s))
         self._effects.append(
             Completed(
                 name=request.name,

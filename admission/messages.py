@@ -99,12 +99,22 @@ class RoundUp(Struct, frozen=True, tag="up"):
 
 
 class FirstToken(Struct, frozen=True):
-    """What the last stage sampled. `top` holds (token, logprob) alternatives where they were asked for."""
+    """What the last stage sampled. `top` holds (token, logprob) alternatives where they were asked for. With an
+    `error` there is no token: the request fails, and no other."""
 
     request: int
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    error: str = ""
+
+
+class WaveStarted(Struct, frozen=True, tag="wave_started"):
+    """A rank has begun a wave. It answers no round before the wave is done, and is not silent meanwhile."""
+
+    epoch: int
+    rank: int
+    wave: int
 
 
 class WaveDone(Struct, frozen=True, tag="wave_done"):
@@ -163,4 +173,4 @@ class Stop(Struct, frozen=True, tag="stop"):
 
 
 FromLeader = RoundDown | Welcome | Refused | Stop
-ToLeader = RoundUp | WaveDone | Failed | Hello
+ToLeader = RoundUp | WaveStarted | WaveDone | Failed | Hello

@@ -11,14 +11,17 @@ class _Rank:
     answered: int = 0
     released: int = 0
     waiting_since: float | None = None
+    in_wave: bool = False
     gauges: Gauges = field(default_factory=Gauges)
 
 
 class RankBoard:
     """Owner: the leader's thread. Times are on the clock of the `now` arguments, in seconds."""
 
-    def __init__(self, num_ranks: int, epoch: int) -> None:
+    def __init__(self, num_ranks: int, epoch: int, silence_s: float, wave_timeout_s: float) -> None:
+        """A rank that owes an answer may be silent for `silence_s`, and within a wave for `wave_timeout_s`."""
         self._epoch = epoch
+        self._silence_s, self._wave_timeout_s = silence_s, wave_timeout_s
         self._round = 0
         self._ranks = [_Rank() for _ in range(num_ranks)]
 
@@ -51,27 +54,31 @@ class RankBoard:
         rank.answered, rank.released, rank.gauges = up.round, up.released, up.gauges
         rank.waiting_since = None if up.round == self._round else now
 
-    def alive(self, rank: int, now: float) -> None:
-        """The rank was heard from on another way; what it owes stays owed."""
-        if self._ranks[rank].waiting_since is not None:
-            self._ranks[rank].waiting_since = now
+    def alive(self, number: int, now: float, in_wave: bool) -> None:
+        """The rank was heard from on another way, and is now within a wave or not; what it owes stays owed."""
+        rank = self._ranks[number]
+        rank.in_wave = in_wave
+        if rank.waiting_since is not None:
+            rank.waiting_since = now
 
     @property
     def owing(self) -> bool:
         """Whether any rank owes an answer."""
         return any(rank.waiting_since is not None for rank in self._ranks)
 
-    def silence_at(self, limit: float) -> float | None:
-        """When the first rank has been silent for `limit` seconds, if none of them is heard from before."""
-        return min((r.waiting_since + limit for r in self._ranks if r.waiting_since is not None), default=None)
+    def silence_at(self) -> float | None:
+        """When the first rank has been silent for too long, if none of them is heard from before."""
+        return min((at for at in map(self._silent_at, self._ranks) if at is not None), default=None)
 
-    def silent(self, now: float, limit: float) -> tuple[int, ...]:
-        """Ranks that owe an answer and have not been heard from for `limit` seconds."""
-        return tuple(
-            number
-            for number, rank in enumerate(self._ranks)
-            if rank.waiting_since is not None and now >= rank.waiting_since + limit
-        )
+    def silent(self, now: float) -> tuple[int, ...]:
+        """Ranks that owe an answer and have not been heard from for too long."""
+        limits = enumerate(map(self._silent_at, self._ranks))
+        return tuple(number for number, at in limits if at is not None and now >= at)
+
+    def _silent_at(self, rank: _Rank) -> float | None:
+        if rank.waiting_since is None:
+            return None
+        return rank.waiting_since + (self._wave_timeout_s if rank.in_wave else self._silence_s)
 
     def all_answered(self, number: int) -> bool:
         return all(rank.answered >= number for rank in self._ranks)

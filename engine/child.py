@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -94,10 +95,12 @@ class Child:
         assert output is not None
         for line in output:
             status = parse(line)
-            if status is None:
-                _pass_on(line, sys.stderr.buffer)
-            else:
+            if status is not None:
                 self._events.put(Said(self, status))
+                continue
+            # Whoever read our standard error may be gone; the child must be heard all the same.
+            with contextlib.suppress(OSError, ValueError):
+                _pass_on(line, sys.stderr.buffer)
         self._events.put(Exited(self, self._process.wait()))
 
 

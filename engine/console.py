@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from tqdm import tqdm
@@ -21,7 +22,9 @@ class Console:
         self._read: dict[int, tuple[int, int]] = {}
 
     def say(self, text: str) -> None:
-        tqdm.write(text, file=sys.stderr)
+        # Whoever read our standard error may be gone; the server goes on.
+        with contextlib.suppress(OSError, ValueError):
+            tqdm.write(text, file=sys.stderr)
 
     def listening(self, url: str) -> None:
         self._url = url

@@ -18,7 +18,7 @@ from ..cache.stage_cache import StageCache
 from ..models.batch import Activations, SpanState, WaveBatch
 from ..models.stage_model import StageModel
 from .header import WaveHeader, WaveSpan
-from .sampler import sample_first_token
+from .sampler import SamplingError, sample_first_token
 from .trace import Tracer
 
 
@@ -85,7 +85,10 @@ class Executor:
 
     def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
         prompt = torch.from_numpy(_tokens_of(request).astype(np.int64))
-        choice = sample_first_token(logits, request.sampling, prompt, self._model.spec.eos_token_ids)
+        try:
+            choice = sample_first_token(logits, request.sampling, prompt, self._model.spec.eos_token_ids)
+        except SamplingError as error:
+            return FirstToken(request.id, -1, 0.0, error=str(error))
         return FirstToken(request.id, choice.token, choice.logprob, choice.top)
 
     def _materialise(self, span: WaveSpan) -> SpanState:

@@ -11,6 +11,9 @@ import zmq
 
 from ..admission.messages import FromLeader, Hello, Refused, ToLeader, Welcome
 
+_LOOK_UP_MS = 200
+"""How often a stage that waits for others looks whether it is still wanted itself."""
+
 
 class HandshakeError(RuntimeError):
     """A stage did not come in time, or is not one of this group; the message says which and why."""
@@ -36,7 +39,9 @@ def mismatch(mine: Hello, theirs: Hello, size: int) -> str:
     return ""
 
 
-def gather(socket: zmq.Socket[bytes], mine: Hello, size: int, timeout_s: float) -> Joined:
+def gather(
+    socket: zmq.Socket[bytes], mine: Hello, size: int, timeout_s: float, still_wanted: Callable[[], bool]
+) -> Joined:
     """Rank 0: waits for every other rank's Hello. Those that do not fit are told why, and are not counted."""
     decoder = msgspec.msgpack.Decoder(ToLeader)
     encoder = msgspec.msgpack.Encoder()
@@ -45,10 +50,11 @@ def gather(socket: zmq.Socket[bytes], mine: Hello, size: int, timeout_s: float) 
     deadline = time.monotonic() + timeout_s
     refused = ""
     while len(hellos) < size:
-        left = deadline - time.monotonic()
-        if left <= 0 or not socket.poll(int(left * 1000) + 1):
+        if time.monotonic() > deadline or not still_wanted():
             missing = sorted(set(range(size)) - set(hellos))
             raise HandshakeError(f"ranks {missing} did not join within {timeout_s:g} s{refused and '; '}{refused}")
+        if not socket.poll(_LOOK_UP_MS):
+            continue
         route, frame = socket.recv_multipart()
         message = decoder.decode(frame)
         if not isinstance(message, Hello):
@@ -77,7 +83,7 @@ def join(socket: zmq.Socket[bytes], hello: Hello, timeout_s: float, still_wanted
     socket.send(msgspec.msgpack.encode(hello))
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and still_wanted():
-        if not socket.poll(500):
+        if not socket.poll(_LOOK_UP_MS):
             continue
         message = decoder.decode(socket.recv())
         match message:

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..admission.messages import Failed, RoundDown, RoundUp, WaveDone
+from ..admission.messages import Failed, RoundDown, RoundUp, WaveDone, WaveStarted
 from ..models.batch import Activations
 from .header import WaveHeader
 
@@ -73,7 +73,7 @@ class ChunksDone:
     chunks: tuple[tuple[int, int], ...]
 
 
-FromLoop = RoundUp | WaveDone | Failed | Stopped | ChunksDone | Leave
+FromLoop = RoundUp | WaveStarted | WaveDone | Failed | Stopped | ChunksDone | Leave
 ToLoop = RoundDown | WaveArrived | PlanRequest | StopRequest | WaveFinished | CapacityGrew | Leave
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..admission.messages import RoundDown, WaveDone
+from ..admission.messages import RoundDown, WaveDone, WaveStarted
 from ..admission.participant import Participant
 from ..models.batch import Activations
 from ..scheduler.planner import Planner
@@ -117,6 +117,7 @@ class Loop:
         self._run_wave(header, {}, None)
 
     def _run_wave(self, header: WaveHeader, inputs: Activations, buffer: int | None) -> None:
+        self._to_wave.put(WaveStarted(self._epoch, self._rank, header.wave))
         outputs, seconds = self._executor.forward(header, inputs)
         first_tokens = ()
         if self._sender is not None:

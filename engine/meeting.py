@@ -60,13 +60,13 @@ class Meeting:
             weight_bytes=weight_bytes,
             transfer_address=transfer_address,
         )
-        return self._lead(hello) if self._rank == 0 else self._follow(hello, still_wanted)
+        return self._lead(hello, still_wanted) if self._rank == 0 else self._follow(hello, still_wanted)
 
-    def _lead(self, hello: Hello) -> Membership:
+    def _lead(self, hello: Hello, still_wanted: Callable[[], bool]) -> Membership:
         rounds = self._socket(zmq.ROUTER)
         rounds.router_mandatory = False
         rounds.bind(self._settings.leader)
-        joined = gather(rounds, hello, self._size, self._timeout_s)
+        joined = gather(rounds, hello, self._size, self._timeout_s, still_wanted)
         epoch = self._settings.epoch
         edges = Edges(None, None)
         if self._size > 1:

@@ -91,7 +91,7 @@ class Stage:
         memory = allocate(model, self._group, self._device)
         inbox = LoopInbox()
         self._transfer = transfer = TransferServer(
-            self._group.transfer,
+            self._group.transfer.of_rank(self._rank),
             rank=self._rank,
             block_size=self._group.cache.block_size,
             layers=memory.layout,

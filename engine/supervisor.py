@@ -27,6 +27,9 @@ log = logging.getLogger("wavepp.supervisor")
 _SETTLE_S = 0.3
 """A failing stage takes its neighbours with it: wait this long for the first cause among the echoes."""
 
+_LOOK_UP_S = 0.05
+"""How often the supervisor looks, while it ends others, whether they have left."""
+
 _MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
     "MALLOC_TRIM_THRESHOLD_": "8589934592",
@@ -62,6 +65,8 @@ class Supervisor:
         self._ever_ready = False
         self._failures: list[float] = []
         self._words: list[str] = []
+        self._asked = 0
+        """How often we were asked to leave while something else was being waited for."""
         self._trace = Path(group.engine.trace) if group.engine.trace else None
 
     def run(self) -> int:
@@ -93,6 +98,11 @@ class Supervisor:
                         return 1
                     if child in self._stages and not self._recover(event):
                         return 1
+                    if self._front is not None and not self._front.alive:
+                        return 1
+                    if self._asked:
+                        self._leave()
+                        return 0
 
     def _hear(self, said: Said) -> None:
         match said.status:
@@ -147,7 +157,7 @@ class Supervisor:
         self._failures = [t for t in self._failures if time.monotonic() - t < self._group.engine.failure_window_s]
         self._failures.append(time.monotonic())
         final = not self._ever_ready or len(self._failures) > self._group.engine.max_failures
-        self._to_front.send(msgspec.msgpack.encode(GroupDown(lost_epoch, reason, final)))
+        self._say_down(reason, final)
         self._console.ended()
         self._console.say(f"epoch {lost_epoch} has ended: {reason}")
         self._end_stages(grace_s=1.0)
@@ -174,15 +184,13 @@ class Supervisor:
                     words.append(f"stage {rank}: {reason}")
                 case Exited(child, code) if child in self._stages:
                     (deaths if code < 0 else exits).append(describe_exit(child.name, code))
-                case Asked() | Exited():
-                    self._events.put(event)
                 case _:
                     pass
         self._words = []
         return (deaths + words + exits)[0]
 
     def _gather(self, seconds: float) -> list[Event]:
-        """What happens within the time."""
+        """What happens within the time. Being asked to leave is also remembered."""
         events: list[Event] = []
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
@@ -190,14 +198,16 @@ class Supervisor:
                 events.append(self._events.get(timeout=left))
             except queue.Empty:
                 break
+        self._asked += sum(isinstance(event, Asked) for event in events)
         return events
 
     def _end_stages(self, grace_s: float) -> None:
+        """Asks the stages to leave, and kills those that have not left in time or when we are asked again."""
         for stage in self._stages:
             stage.ask_to_leave()
-        deadline = time.monotonic() + grace_s
-        for stage in self._stages:
-            stage.wait(deadline - time.monotonic())
+        deadline, asked = time.monotonic() + grace_s, self._asked
+        while any(stage.alive for stage in self._stages) and time.monotonic() < deadline and self._asked == asked:
+            self._gather(_LOOK_UP_S)
         for stage in self._stages:
             stage.kill()
         self._stages = []
@@ -205,14 +215,20 @@ class Supervisor:
     def _leave(self) -> None:
         """The front end drains first, then the stages go; asked a second time, all go at once."""
         grace_s = self._group.engine.stop_timeout_s
+        asked, told = self._asked, False
         if self._front is not None:
             self._front.ask_to_leave()
             deadline = time.monotonic() + self._front_end.drain_timeout_s + grace_s
-            while self._front.alive and time.monotonic() < deadline:
-                if any(isinstance(event, Asked) for event in self._gather(0.05)):
-                    grace_s = 0.0
-                    break
-        self._end_stages(grace_s)
+            while self._front.alive and time.monotonic() < deadline and self._asked == asked:
+                for event in self._gather(_LOOK_UP_S):
+                    if isinstance(event, Exited) and event.child in self._stages and not told:
+                        # Those in flight wait for a group that will not come back.
+                        self._say_down(describe_exit(event.child.name, event.code), final=True)
+                        told = True
+        self._end_stages(grace_s if self._asked == asked else 0.0)
+
+    def _say_down(self, reason: str, final: bool) -> None:
+        self._to_front.send(msgspec.msgpack.encode(GroupDown(self._epoch, reason, final)))
 
     def _clean_up(self) -> None:
         self._end_stages(grace_s=0.0)

@@ -15,7 +15,12 @@ class TransferConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address on which a stage listens for pulls")
-    port: int = Field(default=0, ge=0, le=65_535, description="port for pulls; 0 takes any free one")
+    port: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="port for pulls of rank 0, the next ones for the other ranks; 0 takes any free ones",
+    )
     advertise_host: str = Field(default="", description="host that pullers are told to connect to; host when empty")
     pull_timeout_s: float = Field(
         default=60.0, gt=0, le=86_400, description="longest life of one pull, from OPEN to COMPLETE"
@@ -36,3 +41,9 @@ class TransferConfig(BaseModel):
         if self.host in _WILDCARDS and not self.advertise_host:
             raise ValueError(f"host {self.host} listens everywhere: advertise_host must say where pullers connect to")
         return self
+
+    def of_rank(self, rank: int) -> TransferConfig:
+        """Ranks on one host must not share a port. Raises ValueError for a port beyond 65,535."""
+        if not self.port or not rank:
+            return self
+        return TransferConfig.model_validate(self.model_dump() | {"port": self.port + rank})

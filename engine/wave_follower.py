@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from ..admission.messages import Failed, FromLeader, RoundDown, RoundUp, Stop, WaveDone
+from ..admission.messages import Failed, FromLeader, RoundDown, RoundUp, Stop, WaveDone, WaveStarted
 from .inbox import FromLoop, Leave, LoopInbox, WakingQueue
 
 
@@ -48,7 +48,7 @@ class FollowerWave:
             while True:
                 poller.poll()
                 for event in self._from_loop.drain():
-                    if isinstance(event, RoundUp | WaveDone | Failed):
+                    if isinstance(event, RoundUp | WaveStarted | WaveDone | Failed):
                         self._socket.send(self._encoder.encode(event))
                     if isinstance(event, Failed):
                         return

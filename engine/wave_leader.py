@@ -12,7 +12,7 @@ import zmq
 
 from ..admission.effects import Admitted, Completed, Ended, Progressed, StopPlanning
 from ..admission.leader import Leader
-from ..admission.messages import Failed, RoundDown, RoundUp, Stop, ToLeader, WaveDone
+from ..admission.messages import Failed, Refused, RoundDown, RoundUp, Stop, ToLeader, WaveDone, WaveStarted
 from .group_view import GroupView
 from .inbox import ChunksDone, FromLoop, Leave, LoopInbox, PlanRequest, Stopped, StopRequest, WakingQueue, WaveFinished
 from .messages import (
@@ -53,7 +53,7 @@ class LeaderWave:
         fail: Callable[[str], None],
     ) -> None:
         self._leader, self._view = leader, view
-        self._rounds, self._routes = rounds, routes
+        self._rounds, self._routes, self._members = rounds, routes, frozenset(routes.values())
         self._submissions, self._front_end = submissions, front_end
         self._inbox, self._from_loop, self._tracer, self._fail = inbox, from_loop, tracer, fail
         self._encoder = msgspec.msgpack.Encoder()
@@ -95,8 +95,12 @@ class LeaderWave:
         for event in self._from_loop.drain():
             self._take_from_rank(event, now)
         while self._rounds.poll(0):
-            _, frame = self._rounds.recv_multipart()
-            self._take_from_rank(self._from_ranks.decode(frame), now)
+            route, frame = self._rounds.recv_multipart()
+            if route in self._members:
+                self._take_from_rank(self._from_ranks.decode(frame), now)
+            else:
+                refusal = Refused(f"epoch {self._view.epoch} has all of its ranks")
+                self._rounds.send_multipart([route, self._encoder.encode(refusal)])
         while self._submissions.poll(0):
             self._take_from_front(self._submissions.recv(), now)
         self._leader.tick(now)
@@ -126,6 +130,8 @@ class LeaderWave:
         match message:
             case RoundUp():
                 self._leader.on_round_up(message, now)
+            case WaveStarted():
+                self._leader.heard(message.rank, now, in_wave=True)
             case WaveDone():
                 self._wave_done(message, now)
             case ChunksDone():

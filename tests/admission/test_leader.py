@@ -202,6 +202,20 @@ def test_a_first_token_that_comes_while_it_is_being_stopped_ends_its_handle() ->
     assert idle(group)
 
 
+def test_a_first_token_that_could_not_be_chosen_fails_its_request_alone_and_leaves_nothing() -> None:
+    group = group_of()
+    running(group)
+    group.plan(32)
+    group.forward(0)
+    group.ranks[1].forward()
+    group.in_flight.popleft()
+    group.leader.on_first_token(FirstToken(1, -1, 0.0, error="the logits are not finite"), group.now)
+    group.carry_out()
+    assert (group.ended["a"].code, group.ended["a"].message) == ("internal", "the logits are not finite")
+    group.settle()
+    assert idle(group)
+
+
 def test_a_first_token_that_comes_after_it_was_stopped_is_ignored() -> None:
     group = group_of()
     running(group)
@@ -313,6 +327,22 @@ def test_a_rank_that_owes_an_answer_for_too_long_is_silent() -> None:
     assert group.leader.silent_ranks(group.now) == (1,)
     group.leader.heard(1, group.now)
     assert group.leader.silent_ranks(group.now) == ()
+
+
+def test_a_rank_within_a_wave_may_take_as_long_as_a_wave_may() -> None:
+    group = group_of(rank_silence_s=30.0, wave_timeout_s=100.0)
+    group.broadcast()
+    group.ranks[0].apply()
+    group.hear(0)
+    group.leader.heard(1, group.now, in_wave=True)
+    group.pass_time(99.0)
+    assert group.leader.silent_ranks(group.now) == ()
+    assert group.leader.next_deadline() == 100.0
+    group.leader.heard(1, group.now)
+    group.pass_time(29.0)
+    assert group.leader.silent_ranks(group.now) == ()
+    group.pass_time(1.0)
+    assert group.leader.silent_ranks(group.now) == (1,)
 
 
 def test_ranks_that_owe_nothing_are_never_silent() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,19 +50,46 @@ def _in_flight(server: Server) -> int:
 def test_when_a_stage_dies_all_in_flight_get_503_within_5_s_and_a_new_epoch_serves(server: Server, rank: int) -> None:
     with ThreadPoolExecutor(4) as pool:
         futures = stuck_requests(server, pool)
-        killed_at = time.monotonic()
         server.stage(rank).kill()
-        answers = [future.result(30) for future in futures]
-        took = time.monotonic() - killed_at
+        # The limit that the design states, far above what it takes.
+        answers = [future.result(5) for future in futures]
     assert [answer.status_code for answer in answers] == [503] * 4
     assert all(f"stage {rank} was killed by SIGKILL" in answer.json()["error"]["message"] for answer in answers)
-    # A limit that the design states, far above what it takes.
-    assert took < 5
     server.wait_for(r"serving .* \(epoch 2\)")
     server.wait_until_ready()
     assert server.state()["epoch"] == 2
     server.release(server.prefill([7] * 100)["handle"])
     server.wait_until_idle()
+
+
+def test_a_stage_that_dies_while_the_server_drains_is_not_waited_for(server: Server) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        futures = stuck_requests(server, pool)
+        os.kill(server.pid, signal.SIGTERM)
+        server.wait_for("leaving: no new requests")
+        server.stage(1).kill()
+        answers = [future.result(5) for future in futures]
+    assert [answer.status_code for answer in answers] == [503] * 4
+    assert all("stage 1 was killed by SIGKILL" in answer.json()["error"]["message"] for answer in answers)
+
+
+def test_a_stray_stage_is_refused_and_the_group_serves_on(server: Server) -> None:
+    settings = json.loads(server.stage(1).environ()["WAVEPP_STAGE"])
+    twin = subprocess.Popen(
+        [sys.executable, "-m", "wavepp.engine.stage_entry"],
+        env={**os.environ, "WAVEPP_STAGE": json.dumps(settings)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with twin:
+        assert twin.stderr is not None
+        said = twin.stderr.read()
+        assert twin.wait(60) == 1
+    assert "the leader refused this stage: epoch 1 has all of its ranks" in said
+    assert server.state()["epoch"] == 1
+    server.release(server.prefill([7] * 100)["handle"])
 
 
 def test_a_handle_of_an_epoch_that_is_over_is_gone(server: Server) -> None:

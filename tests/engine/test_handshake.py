@@ -49,7 +49,7 @@ def test_all_ranks_meet_in_any_order(meeting_place) -> None:
     leader, follower = meeting_place
     with ThreadPoolExecutor(3) as pool:
         joining = [pool.submit(join, follower(), hello(rank), 10, lambda: True) for rank in (3, 1, 2)]
-        joined = gather(leader, hello(0), 4, timeout_s=10)
+        joined = gather(leader, hello(0), 4, timeout_s=10, still_wanted=lambda: True)
         welcome(leader, joined, Welcome(5, "127.0.0.1", 1234))
         words = [future.result(10) for future in joining]
     assert [h.rank for h in joined.hellos] == [0, 1, 2, 3]
@@ -70,7 +70,7 @@ def test_all_ranks_meet_in_any_order(meeting_place) -> None:
 def test_a_stage_that_does_not_fit_is_refused_by_name_and_another_taken(meeting_place, changes, said) -> None:
     leader, follower = meeting_place
     with ThreadPoolExecutor(2) as pool:
-        gathering = pool.submit(gather, leader, hello(0), 2, 10)
+        gathering = pool.submit(gather, leader, hello(0), 2, 10, lambda: True)
         with pytest.raises(HandshakeError, match=said):
             join(follower(), hello(1, **changes), 10, lambda: True)
         late = pool.submit(join, follower(), hello(1), 10, lambda: True)
@@ -82,7 +82,7 @@ def test_a_stage_that_does_not_fit_is_refused_by_name_and_another_taken(meeting_
 def test_a_rank_that_never_comes_is_named(meeting_place) -> None:
     leader, _ = meeting_place
     with pytest.raises(HandshakeError, match=r"ranks \[1, 2\] did not join within 0.2 s"):
-        gather(leader, hello(0), 3, timeout_s=0.2)
+        gather(leader, hello(0), 3, timeout_s=0.2, still_wanted=lambda: True)
 
 
 def test_ranks_of_one_kind_fit() -> None:
