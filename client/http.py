@@ -111,17 +111,12 @@ class PrefillClient:
         return _convert(self._call("GET", _kv(handle)), Manifest)
 
     def renew(self, handle: str, ttl_s: float) -> None:
-        """The handle lives for `ttl_s` seconds from now."""
+        """The handle lives for `ttl_s` seconds from now at least."""
         self._call("POST", _kv(handle) + "/renew", {"ttl_s": ttl_s})
 
     def release(self, handle: str) -> None:
         """The state is no longer wanted."""
         self._call("DELETE", _kv(handle))
-
-    def models(self) -> list[str]:
-        """The names of what the server serves."""
-        reply = self._call("GET", "/v1/models")
-        return [str(entry["id"]) for entry in reply.get("data", [])]
 
     def close(self) -> None:
         self._http.close()

@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 
 class GroupWatch:
-    """The stage group as last heard of. `up` is set while it serves, `reason` says why it does not, and `final` that no
-    group will ever serve this process again. Owned by the event loop; `clock` counts seconds."""
+    """The stage group as last heard of. `up` is set while it serves, and `reason` says why it does not. Owned by the
+    event loop; `clock` counts seconds."""
 
     def __init__(
         self, *, stall_timeout_s: float, retry_after_s: int, clock: Callable[[], float] = time.monotonic
@@ -28,7 +28,6 @@ class GroupWatch:
         self.epoch = 0
         self.reason = "the stage group is forming"
         self.up: GroupUp | None = None
-        self.final = False
         self.last_state: GroupState | None = None
         """Rank 0's newest report on the epoch that serves."""
 
@@ -71,7 +70,6 @@ class GroupWatch:
         self.status = "down" if begun else "forming"
         self.epoch, self.reason = max(message.epoch, self.epoch), message.reason
         self.up = self.last_state = None
-        self.final = message.final
         log.warning("the stage group is %s: %s", self.status, message.reason)
         return True
 

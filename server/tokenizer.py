@@ -80,11 +80,9 @@ class TokenizerService:
         self._check_length(len(ids), limit, where)
         return ids
 
-    async def chat(
-        self, messages: list[dict[str, Any]], limit: int, *, add_generation_prompt: bool = True
-    ) -> TokenArray:
+    async def chat(self, messages: list[dict[str, Any]], limit: int) -> TokenArray:
         """The tokens of a conversation, as the model's own chat template lays it out."""
-        text = await self._in_thread(self._render, messages, add_generation_prompt)
+        text = await self._in_thread(self._render, messages, True)
         return await self.text(text, limit, "messages", add_special_tokens=False)
 
     async def encode_any_length(self, text: str, add_special_tokens: bool) -> list[int]:
