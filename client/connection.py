@@ -9,7 +9,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from ..engine.messages import StageManifest
-from ..engine.transfer_messages import Complete, FromStage, LayerInfo, Open, Opened, Read, ToStage
+from ..engine.transfer_messages import Abandon, FromStage, LayerInfo, Open, Opened, Read, ToStage
 from .errors import PullError
 
 _LINGER_MS = 500
@@ -48,10 +48,10 @@ class StageConnection:
         except zmq.ZMQError as error:
             raise PullError("lost", f"{self.manifest.address} is no address: {error}", self.rank) from error
         self.send(Open(handle, epoch))
+        self._pinned = True
 
     def take(self, opened: Opened) -> None:
         self._opened = opened
-        self._pinned = True
         self.layers = {layer.name: layer for layer in opened.layers}
 
     def send(self, message: ToStage) -> None:
@@ -77,7 +77,7 @@ class StageConnection:
 
     def close(self) -> None:
         if self._pinned:
-            self.send(Complete(self.opened.pull))
+            self.send(Abandon())
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close()

@@ -13,6 +13,7 @@ from ..cache.errors import HandleGone, HandleNotSealed, UnknownHandle
 from ..cache.layout import LayerCache, Window
 from .transfer_config import TransferConfig
 from .transfer_messages import (
+    Abandon,
     Complete,
     Data,
     FromStage,
@@ -124,7 +125,7 @@ class TransferDesk:
         return len(self._waiting)
 
     def handle(self, peer: bytes, frames: Sequence[bytes], now: float) -> Answer | None:
-        """Answers one request; None when the answer must wait for the prefill to finish."""
+        """Answers one request; None when there is no answer, or when it must wait for the prefill to finish."""
         try:
             message = self._decode(frames)
             match message:
@@ -134,6 +135,9 @@ class TransferDesk:
                     return self._read(peer, message)
                 case Complete():
                     return self._complete(peer, message)
+                case Abandon():
+                    self.forget(peer)
+                    return None
         except _RefusalError as refused:
             return Answer(peer, refused.refusal)
 

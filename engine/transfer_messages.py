@@ -71,6 +71,10 @@ class Complete(Struct, frozen=True, tag="complete"):
     pull: int
 
 
+class Abandon(Struct, frozen=True, tag="abandon"):
+    """Ends whatever this connection has opened or waits for; what was read must not be used. Not answered."""
+
+
 class Valid(Struct, frozen=True, tag="valid"):
     pull: int
 
@@ -84,5 +88,5 @@ class Refusal(Struct, frozen=True, tag="refusal"):
     message: str
 
 
-ToStage = Open | Read | Complete
+ToStage = Open | Read | Complete | Abandon
 FromStage = Opened | Data | Valid | Refusal

@@ -199,6 +199,17 @@ def test_state_that_expired_while_it_was_read_is_not_good() -> None:
         assert raised.value.code == "unknown_pull"
 
 
+def test_when_one_stage_refuses_the_others_let_go_at_once() -> None:
+    with PullableStage(MIXED[:1], rank=0) as first, PullableStage(MIXED[1:], rank=1) as second:
+        second.prefill("h", 6)
+        for _ in range(20):
+            with pytest.raises(PullError) as raised:
+                pull_state(_manifest(6, first, second), RecordingSink(MIXED), timeout_s=30)
+            assert (raised.value.code, raised.value.rank) == ("unknown_handle", 0)
+        for _ in range(20):
+            assert second.closed.acquire(timeout=20)
+
+
 def test_a_stage_that_stops_in_the_middle_is_noticed_at_once() -> None:
     second = PullableStage(MIXED[1:], rank=1)
 

@@ -8,7 +8,7 @@ from wavepp.cache.answers import Pull
 from wavepp.cache.errors import HandleNotSealed
 from wavepp.engine.transfer_config import TransferConfig
 from wavepp.engine.transfer_desk import Answer, TransferDesk
-from wavepp.engine.transfer_messages import Complete, Open, Opened, Read, Refusal, ToStage, Valid
+from wavepp.engine.transfer_messages import Abandon, Complete, Open, Opened, Read, Refusal, ToStage, Valid
 
 from .transfer_stage import BLOCK, EPOCH, MIXED, PullableStage, puller
 
@@ -115,13 +115,17 @@ def test_all_opens_that_waited_too_long_are_told(desk: TransferDesk, source: Sou
     assert desk.next_deadline() == 7.0
 
 
-def test_a_connection_that_is_gone_leaves_nothing(desk: TransferDesk, source: Source) -> None:
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_connection_that_is_gone_leaves_nothing(desk: TransferDesk, source: Source, says_so: bool) -> None:
     source.unfinished.add("later")
     for peer in (b"a", b"b"):
         _open(desk, peer, 0.0)
         _open(desk, peer, 0.0)
         _tell(desk, peer, Open("later", EPOCH), 0.0)
-    desk.forget(b"a")
+    if says_so:
+        assert _tell(desk, b"a", Abandon(), 0.5) is None
+    else:
+        desk.forget(b"a")
     assert (source.open, desk.waiting, desk.open_pulls) == ({3, 4}, 1, 2)
     source.unfinished.clear()
     assert [answer.peer for answer in desk.wake(1.0)] == [b"b"]
