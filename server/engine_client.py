@@ -18,6 +18,7 @@ from ..engine.messages import (
     GroupDown,
     GroupState,
     GroupUp,
+    KvGet,
     Progress,
     Reply,
     RequestFailed,
@@ -204,14 +205,20 @@ class EngineClient:
         return reply
 
     async def state(self, timeout_s: float | None = None) -> GroupState:
-        """How the group is now; callers at the same time share one question. Errors: those of `call`."""
+        """How the group is now; callers at the same time share one question, each with a limit of its own. Errors:
+        those of `call`."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask_state(timeout_s), name="state")
+            self._asking = asyncio.create_task(self._ask_state(), name="state")
             self._asking.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(self._asking)
+        limit = timeout_s or self._call_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.shield(self._asking)
+        except TimeoutError:
+            raise TimedOutError(f"the stage group did not answer within {limit:g} s") from None
 
-    async def _ask_state(self, timeout_s: float | None) -> GroupState:
-        reply = await self.call(GetState, timeout_s)
+    async def _ask_state(self) -> GroupState:
+        reply = await self.call(GetState)
         if not isinstance(reply.body, GroupState):
             log.error("rank 0 answered a GetState without a state")
             raise InternalError
@@ -225,19 +232,23 @@ class EngineClient:
         self._handle(GroupDown(self.group.epoch, reason, final=True))
 
     async def complaint(self, probe_timeout_s: float) -> str:
-        """Why the group is not healthy; empty when it is. Work that was admitted must progress; when nothing was
-        admitted (all may be waiting for handles to be pulled), rank 0 must at least answer."""
+        """Why the group is not healthy; empty when it is. Work that was admitted must progress, and a wave may take its
+        time; when nothing was admitted (all may be waiting for handles to be pulled), rank 0 must at least answer."""
         if self.group.status != "up":
             return self.group.reason
         if not len(self._pending):
             return ""
-        stalled = self.group.stalled(self.num_admitted)
-        if not stalled and self.group.silent_for() > probe_timeout_s:
+        if self.num_admitted:
+            return self.group.stalled(self.num_admitted)
+        if self.group.silent_for() > probe_timeout_s:
             try:
-                await self.state(probe_timeout_s)
+                # Nobody has this handle: the answer comes at once from rank 0's WAVE, whatever its LOOP is doing.
+                await self.call(lambda number: KvGet(number, ""), probe_timeout_s)
+            except NotFoundError:
+                return ""
             except ApiError as error:
                 return error.message
-        return stalled
+        return ""
 
     def _send(self, message: ToRankZero) -> None:
         assert self._push is not None

@@ -82,6 +82,7 @@ class Prefill:
         """Tokenizes every prompt, then sends all of them off, or none. Errors: `BadRequestError`, `ConflictError`,
         `UnavailableError`."""
         tokens = await self._tokenize()
+        self._refuse_what_would_wait_for_itself(tokens)
         client = self._context.client
         for name in self.names:
             await client.check_free(name)
@@ -112,8 +113,9 @@ class Prefill:
                 await self._release_finished()
                 raise ClientGoneError
             if not results.done():
+                await self._release_finished()
                 raise self._timed_out()
-            return self._answer(results.result())
+            return self._answer(await self._renewed(results.result()))
         finally:
             results.cancel()
             hung_up.cancel()
@@ -167,6 +169,34 @@ class Prefill:
         if not self.is_batch:
             return [await tokenizer.prompt(self._prompts[0], limit)]
         return [await tokenizer.prompt(prompt, limit, f"prompt[{i}]") for i, prompt in enumerate(self._prompts)]
+
+    def _refuse_what_would_wait_for_itself(self, tokens: list[TokenArray]) -> None:
+        """The handles of a batch are given out together, so all must fit the caches at once. Errors:
+        `BadRequestError`."""
+        up = self._context.client.group.require_up()
+        if not self.is_batch or self._body.stream:
+            return
+        needed = sum(-(-len(ids) // up.block_size) * up.block_size for ids in tokens)
+        if needed > up.max_prompt_tokens:
+            raise BadRequestError(
+                f"prompt: the batch takes {needed} tokens of cache at once, the stages hold {up.max_prompt_tokens}: "
+                "send fewer prompts, or stream: true, which hands out each handle as it comes",
+                "too_long",
+            )
+
+    async def _renewed(self, results: list[Finished | BaseException]) -> list[Finished | BaseException]:
+        """A batch's first handles have aged while the last were computed: their lives begin anew."""
+        if not self.is_batch:
+            return results
+        renewed: list[Finished | BaseException] = []
+        for result in results:
+            try:
+                if isinstance(result, Finished):
+                    await handles.renew(self._context.client, result.handle, self._ttl_s)
+                renewed.append(result)
+            except ApiError as error:
+                renewed.append(error)
+        return renewed
 
     def _answer(self, results: list[Finished | BaseException]) -> PrefillAnswer | BatchAnswer:
         errors = [result for result in results if isinstance(result, BaseException)]

@@ -56,11 +56,15 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/v1/state", response_class=Response)
 async def state(request: Request) -> Response:
-    """The stage group at this moment: gauges of every rank, and what the ranks are."""
+    """The stage group: gauges of every rank, and what the ranks are. Not `fresh`: some rank did not answer in time, and
+    the gauges, if any, are the last known."""
     context = context_of(request)
     client = context.client
-    with contextlib.suppress(ApiError):
+    fresh = True
+    try:
         await client.state(context.config.call_timeout_s)
+    except ApiError:
+        fresh = False
     group = client.group
     body = {
         "status": group.status,
@@ -68,6 +72,7 @@ async def state(request: Request) -> Response:
         "epoch": group.epoch,
         "model": context.model_name,
         "draining": context.in_flight.draining,
+        "fresh": fresh,
         "in_flight": context.in_flight.count,
         "block_size": group.up.block_size if group.up else None,
         "snapshot_interval": group.up.snapshot_interval if group.up else None,

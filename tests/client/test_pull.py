@@ -14,6 +14,7 @@ from wavepp.client.pull import pull_state
 from wavepp.engine.messages import Manifest
 from wavepp.engine.transfer_config import TransferConfig
 from wavepp.engine.transfer_messages import (
+    Abandon,
     Complete,
     Data,
     FromStage,
@@ -232,7 +233,7 @@ SINK = (LayerCache(0, "a", "gqa", Window.ATTENTION, (TensorSpec("k", (2,), "floa
 OPENED = Opened(5, EPOCH, 0, 6, BLOCK, (LAYER,), 1, 8, 60.0)
 
 
-def _good(request: ToStage) -> list[bytes]:
+def _good(request: ToStage) -> list[bytes] | None:
     match request:
         case Open():
             return _frames(OPENED)
@@ -240,6 +241,8 @@ def _good(request: ToStage) -> list[bytes]:
             return _frames(Data(5, "a", request.first, request.count), bytes(4 * 2 * BLOCK * request.count))
         case Complete():
             return _frames(Valid(5))
+        case Abandon():
+            return None
 
 
 def _frames(message: FromStage, *raw: bytes) -> list[bytes]:

@@ -62,7 +62,9 @@ class Server(LocalServer):
     def state(self) -> dict[str, Any]:
         answer = self.http.get("/v1/state")
         assert answer.status_code == 200, answer.text
-        return answer.json()
+        state = answer.json()
+        assert state["fresh"], "a stage did not answer in time"
+        return state
 
     def wait_until_idle(self, timeout_s: float = 30) -> dict[str, Any]:
         """The state, once nothing is queued, running or held by a handle or pull; fails when that does not come."""

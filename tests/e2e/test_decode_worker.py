@@ -63,7 +63,7 @@ def test_a_handle_is_as_good_as_a_prompt(server: Server, subject_of: SubjectOf) 
 
 def test_a_stream_tells_of_admission_and_of_every_chunk(server: Server) -> None:
     server.http.post("/reset_prefix_cache").raise_for_status()
-    body = {"prompt": PROMPTS[0], "stream": True}
+    body = {"prompt": VERSE + PROMPTS[0], "stream": True}
     with server.http.stream("POST", "/v1/prefill", json=body) as stream:
         lines = [line for line in stream.iter_lines() if line]
     events = [

@@ -162,6 +162,20 @@ async def test_health_turns_bad_when_admitted_work_stops_and_good_when_it_goes_o
 
 
 @run
+async def test_a_long_wave_is_no_illness_while_admitted_work_may_take_its_time(open_front: OpenFront) -> None:
+    async with open_front(stall_timeout_s=60) as front:
+        front.engine.hold = True
+        asked = asyncio.create_task(front.prefill([1]))
+        (message,) = await front.engine.wait_heard(Submit)
+        await front.engine.progress(message.name, 0, 1, "admitted")
+        front.engine.silent = True
+        await front.until(lambda: front.client.num_admitted == 1)
+        assert await front.client.complaint(1e-9) == ""
+        await front.engine.finish(message)
+        await asked
+
+
+@run
 async def test_health_asks_rank_0_when_it_has_been_silent_with_work_waiting(open_front: OpenFront) -> None:
     async with open_front() as front:
         front.engine.hold = True

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
-from wavepp.engine.messages import CancelRequest, Submit
+from wavepp.engine.messages import CancelRequest, KvRenew, Submit
 
 from .fake_engine import TIMING
 from .front import DEFAULT_TTL_S, MAX_TTL_S, Front, OpenFront, error_of, events_of, run
@@ -131,6 +131,26 @@ async def test_a_batch_has_one_result_each_in_order(open_front: OpenFront, promp
             (1, "b-1", "kv-b-1"),
         ]
         assert answer["usage"]["prompt_tokens"] == sum(len(m.tokens) // 4 for m in (first, second))
+
+
+@run
+async def test_the_handles_of_a_batch_begin_their_lives_when_they_are_given_out(open_front: OpenFront) -> None:
+    async with open_front() as front:
+        await front.prefill([[1], [2]], request_id="b", ttl_s=9)
+        renewals = await front.engine.wait_heard(KvRenew, 2)
+        assert [(message.handle, message.ttl_s) for message in renewals] == [("kv-b-0", 9), ("kv-b-1", 9)]
+
+
+@run
+async def test_a_batch_that_would_wait_for_its_own_handles_is_refused(open_front: OpenFront) -> None:
+    async with open_front(up=False) as front:
+        await front.engine.up(max_prompt_tokens=48)
+        await front.until(lambda: front.client.group.status == "up")
+        assert (await front.prefill([[1] * 17, [2]])).status_code == 200
+        error = error_of(await front.prefill([[1] * 17, [2] * 17]), 400)
+        assert "64 tokens of cache at once, the stages hold 48" in error["message"]
+        assert "stream" in error["message"]
+        assert (await front.prefill([[1] * 17, [2] * 17], stream=True)).status_code == 200
 
 
 @run
