@@ -46,7 +46,7 @@ def subject_of(tiny_model_factory: TinyModelFactory) -> SubjectOf:
                 folder, _ = tiny_model_factory("kimi", pattern=name.removeprefix("kimi-"))
             else:
                 folder, _ = tiny_model_factory(name)
-            decoder = ReferenceDecoder(folder, DecoderConfig(capacity_tokens=8192, max_states=32, block_size=32))
+            decoder = ReferenceDecoder(folder, DecoderConfig(capacity_tokens=16_384, max_states=40, block_size=32))
             made[name] = Subject(name, folder, Reference(folder), decoder)
         return made[name]
 

@@ -132,23 +132,37 @@ def pull(client: PrefillClient, decoder: ReferenceDecoder, handle: str, num_toke
     return state
 
 
-def check_pulled_states(
-    decoder: ReferenceDecoder, pulled: Sequence[tuple[DecodeState, Continuation]], tolerance: float = TOLERANCE
-) -> None:
+@dataclass(frozen=True)
+class Pulled:
+    """A state that a decode worker holds, `how` its prompt was prefilled, and what must follow."""
+
+    how: str
+    state: DecodeState
+    expected: Continuation
+
+
+def check_pulled_states(decoder: ReferenceDecoder, pulled: Sequence[Pulled]) -> None:
     """Continues from every state at once, along the reference's tokens: at each step the logits must agree, and where
     they are no near tie, so must the token that they choose. Frees the states."""
-    states = [state for state, _ in pulled]
-    compared, steps = 0, len(pulled[0][1].tokens) - 1
+    steps = len(pulled[0].expected.tokens) - 1
+    compared = 0
     try:
         for step in range(1, steps + 1):
-            logits = decoder.steps(states, [expected.tokens[step - 1] for _, expected in pulled])
-            for line, (_, expected) in zip(logits, pulled, strict=True):
+            logits = decoder.steps([one.state for one in pulled], [one.expected.tokens[step - 1] for one in pulled])
+            for line, (how, expected) in zip(logits, ((one.how, one.expected) for one in pulled), strict=True):
                 if step >= expected.comparable:
                     continue
                 compared += 1
-                torch.testing.assert_close(line, expected.logits[step], atol=tolerance, rtol=tolerance)
-                assert int(line.argmax()) == expected.tokens[step] or expected.near_tie(step)
+                said = f"step {step} after a prompt of {how!r}"
+                torch.testing.assert_close(
+                    line,
+                    expected.logits[step],
+                    atol=TOLERANCE,
+                    rtol=TOLERANCE,
+                    msg=lambda text, said=said: f"{said}: {text}",
+                )
+                assert int(line.argmax()) == expected.tokens[step] or expected.near_tie(step), said
         assert compared > 0.7 * steps * len(pulled), "router ties are meant to be rare"
     finally:
-        for state in states:
-            state.free()
+        for one in pulled:
+            one.state.free()
