@@ -14,7 +14,7 @@ ARGS ?=
 VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/installed
-FOLDERS := server engine cache admission scheduler models client bench
+FOLDERS := server engine cache admission scheduler models client simulator bench
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve demo bench test check format clean

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 from wavepp.admission.config import AdmissionConfig
 from wavepp.cache.errors import CacheError
-
-from .group import Group, prompt
-from .rank import RankSpec
+from wavepp.simulator.group import Group, prompt
+from wavepp.simulator.rank import RankSpec
 
 BLOCK = 4
 STEPS = 8_000

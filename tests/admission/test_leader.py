@@ -7,9 +7,8 @@ from wavepp.admission.errors import RoundError
 from wavepp.admission.leader import Leader
 from wavepp.admission.messages import Cancel, FirstToken, RoundUp
 from wavepp.admission.request import Sampling
-
-from .group import Group, prompt
-from .rank import Rank, RankSpec
+from wavepp.simulator.group import Group, prompt
+from wavepp.simulator.rank import Rank, RankSpec
 
 TOKENS = prompt(range(30))
 PLAIN = RankSpec(True, True, 20, 8)

@@ -2,9 +2,8 @@
 
 from wavepp.admission.config import AdmissionConfig
 from wavepp.admission.snapshot_plan import reuse_limit
-
-from .group import Group, prompt
-from .rank import RankSpec
+from wavepp.simulator.group import Group, prompt
+from wavepp.simulator.rank import RankSpec
 
 K = 1024
 BOTH, ATTENTION, RECURRENT, NONE = (True, True), (True, False), (False, True), (False, False)

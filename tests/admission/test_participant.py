@@ -4,9 +4,8 @@ import pytest
 from wavepp.admission.errors import RoundError
 from wavepp.admission.messages import Cancel, Install, Probe, RoundDown, RoundUp, Verdict
 from wavepp.admission.request import Request
-
-from .group import prompt
-from .rank import Piece, Rank, RankSpec
+from wavepp.simulator.group import prompt
+from wavepp.simulator.rank import Piece, Rank, RankSpec
 
 EPOCH = 3
 TOKENS = prompt(range(30))

@@ -1,4 +1,4 @@
-"""A whole stage group in one process, in which the test chooses what happens next."""
+"""A whole stage group in one process, in which the caller chooses what happens next, step by step."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavepp.admission.capacity import GroupCapacity
-from wavepp.admission.config import AdmissionConfig
-from wavepp.admission.effects import Admitted, Completed, Ended, Progressed, Refusal, StopPlanning
-from wavepp.admission.leader import Leader
-from wavepp.admission.messages import FirstToken, Install, RoundDown, RoundUp
-from wavepp.admission.request import Sampling
-from wavepp.admission.snapshot_plan import plan_snapshots, reuse_limit
-from wavepp.cache.answers import NoRoom, Short
-
+from ..admission.capacity import GroupCapacity
+from ..admission.config import AdmissionConfig
+from ..admission.effects import Admitted, Completed, Ended, Progressed, Refusal, StopPlanning
+from ..admission.leader import Leader
+from ..admission.messages import FirstToken, Install, RoundDown, RoundUp
+from ..admission.request import Sampling
+from ..admission.snapshot_plan import plan_snapshots, reuse_limit
+from ..cache.answers import NoRoom, Short
 from .rank import Piece, Rank, RankSpec, wire
 
 

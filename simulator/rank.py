@@ -1,4 +1,4 @@
-"""One rank for tests: a real participant and stage cache, and a pretended forward that checks what it reads."""
+"""One simulated rank: a real participant and stage cache, and a pretended forward that checks what it reads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgspec
-from wavepp.admission.messages import FromLeader, Hello, RoundDown, RoundUp, ToLeader
-from wavepp.admission.participant import Participant
-from wavepp.cache.answers import Claimed, NoRoom, Short
-from wavepp.cache.keys import KeySpace
-from wavepp.cache.layout import Window
-from wavepp.cache.stage_cache import StageCache
+
+from ..admission.messages import FromLeader, Hello, RoundDown, RoundUp, ToLeader
+from ..admission.participant import Participant
+from ..cache.answers import Claimed, NoRoom, Short
+from ..cache.keys import KeySpace
+from ..cache.layout import Window
+from ..cache.stage_cache import StageCache
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ def state_after(tokens: bytes, position: int) -> bytes:
 
 
 class Rank:
-    """Rounds and waves wait in `rounds` and `waves` until the test lets the rank take the next one; its answers wait
+    """Rounds and waves wait in `rounds` and `waves` until the caller lets the rank take the next one; its answers wait
     in `answers`. Every page and slot has contents, so that stale or foreign storage shows at once."""
 
     def __init__(self, number: int, spec: RankSpec, block_size: int, epoch: int = 1) -> None:
         self.number, self.spec, self._block = number, spec, block_size
         self.cache = StageCache(spec.windows, spec.num_pages, spec.num_slots, block_size)
-        self.participant = Participant(number, epoch, self.cache, KeySpace("test"), block_size)
+        self.participant = Participant(number, epoch, self.cache, KeySpace("simulated"), block_size)
         self.rounds: deque[RoundDown] = deque()
         self.waves: deque[tuple[int, tuple[Piece, ...]]] = deque()
         self.unsettled: deque[tuple[int, tuple[Piece, ...]]] = deque()
@@ -70,7 +71,7 @@ class Rank:
         return Hello(
             rank=self.number,
             version="1",
-            fingerprint="test",
+            fingerprint="simulated",
             config="",
             layers=(self.number, self.number + 1),
             windows=tuple(sorted(self.spec.windows)),
@@ -120,7 +121,7 @@ class Rank:
 
     def preload(self, tokens: bytes, upto: int, snapshots: tuple[int, ...] = ()) -> None:
         """Computes the first `upto` tokens, with snapshots at exactly these positions, and leaves them cached."""
-        keys = KeySpace("test").block_keys(tokens[: 4 * upto], self._block)
+        keys = KeySpace("simulated").block_keys(tokens[: 4 * upto], self._block)
         self.cache.claim(1_000_000, 1, "preload", keys, upto, 0, snapshots)
         self._forward(Piece(1_000_000, 1, 0, 0, upto, True), tokens)
         self.cache.publish(1_000_000, upto)
@@ -129,7 +130,7 @@ class Rank:
 
     def try_claim(self, tokens: bytes, candidate: int, snapshots: tuple[int, ...]) -> Claimed | Short | NoRoom:
         """What an install would be answered now; nothing is kept."""
-        keys = KeySpace("test").block_keys(tokens, self._block)
+        keys = KeySpace("simulated").block_keys(tokens, self._block)
         outcome = self.cache.claim(2_000_000, 1, "try", keys, len(tokens) // 4, candidate, snapshots)
         self.cache.release(2_000_000)
         return outcome
