@@ -25,6 +25,12 @@ def front() -> Iterator[zmq.Socket[bytes]]:
         yield socket_
 
 
+def endpoint_of(bound: zmq.Socket[bytes]) -> str:
+    endpoint = bound.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return endpoint.rstrip(b"\0").decode()
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -45,7 +51,7 @@ def test_two_stages_over_tcp_prefill_and_leave_together(front: zmq.Socket[bytes]
     leader, submit = free_port(), free_port()
     base = [sys.executable, "-m", "wavepp.server.cli", "stage", str(subject.folder), "--pp", "2", *SMALL_CACHE]
     base += ["--threads-per-stage", "1", "--leader", f"127.0.0.1:{leader}"]
-    addresses = ["--submit", f"127.0.0.1:{submit}", "--front-end", front.last_endpoint.decode()]
+    addresses = ["--submit", f"127.0.0.1:{submit}", "--front-end", endpoint_of(front)]
     with ExitStack() as opened:
 
         def start(*flags: str) -> subprocess.Popen[bytes]:
