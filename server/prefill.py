@@ -105,6 +105,7 @@ class Prefill:
         """Errors: the only prompt's own, or the first of a batch in which all failed; `TimedOutError`;
         `ClientGoneError`."""
         results = asyncio.gather(*(pending.result for pending in self._pending), return_exceptions=True)
+        results.add_done_callback(lambda gathered: gathered.cancelled() or gathered.exception())
         hung_up = asyncio.create_task(_disconnected(request), name="disconnect watch")
         try:
             limit = self._context.config.request_timeout_s
@@ -176,10 +177,18 @@ class Prefill:
         up = self._context.client.group.require_up()
         if not self.is_batch or self._body.stream:
             return
-        needed = sum(-(-len(ids) // up.block_size) * up.block_size for ids in tokens)
-        if needed > up.max_prompt_tokens:
+        # A block that is cached and computed again is held twice, and admission may want half of the slots for one.
+        needed = 2 * sum(-(-len(ids) // up.block_size) * up.block_size for ids in tokens)
+        slots = min((stage.num_slots for stage in up.stages if stage.num_slots), default=2 * len(tokens))
+        if 2 * len(tokens) > slots:
             raise BadRequestError(
-                f"prompt: the batch takes {needed} tokens of cache at once, the stages hold {up.max_prompt_tokens}: "
+                f"prompt: the stages hold the recurrent states of {slots // 2} prompts at once, the batch has "
+                f"{len(tokens)}: send fewer prompts, or stream: true, which hands out each handle as it comes",
+                "too_long",
+            )
+        if len(tokens) > 1 and needed > up.max_prompt_tokens:
+            raise BadRequestError(
+                f"prompt: the batch may take {needed} tokens of cache at once, the stages hold {up.max_prompt_tokens}: "
                 "send fewer prompts, or stream: true, which hands out each handle as it comes",
                 "too_long",
             )

@@ -144,11 +144,11 @@ async def test_the_handles_of_a_batch_begin_their_lives_when_they_are_given_out(
 @run
 async def test_a_batch_that_would_wait_for_its_own_handles_is_refused(open_front: OpenFront) -> None:
     async with open_front(up=False) as front:
-        await front.engine.up(max_prompt_tokens=48)
+        await front.engine.up(max_prompt_tokens=96)
         await front.until(lambda: front.client.group.status == "up")
         assert (await front.prefill([[1] * 17, [2]])).status_code == 200
         error = error_of(await front.prefill([[1] * 17, [2] * 17]), 400)
-        assert "64 tokens of cache at once, the stages hold 48" in error["message"]
+        assert "128 tokens of cache at once, the stages hold 96" in error["message"]
         assert "stream" in error["message"]
         assert (await front.prefill([[1] * 17, [2] * 17], stream=True)).status_code == 200
 
