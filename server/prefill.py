@@ -180,18 +180,14 @@ class Prefill:
         # A block that is cached and computed again is held twice, and admission may want half of the slots for one.
         needed = 2 * sum(-(-len(ids) // up.block_size) * up.block_size for ids in tokens)
         slots = min((stage.num_slots for stage in up.stages if stage.num_slots), default=2 * len(tokens))
+        too_much = ""
         if 2 * len(tokens) > slots:
-            raise BadRequestError(
-                f"prompt: the stages hold the recurrent states of {slots // 2} prompts at once, the batch has "
-                f"{len(tokens)}: send fewer prompts, or stream: true, which hands out each handle as it comes",
-                "too_long",
-            )
-        if len(tokens) > 1 and needed > up.max_prompt_tokens:
-            raise BadRequestError(
-                f"prompt: the batch may take {needed} tokens of cache at once, the stages hold {up.max_prompt_tokens}: "
-                "send fewer prompts, or stream: true, which hands out each handle as it comes",
-                "too_long",
-            )
+            too_much = f"has {len(tokens)} prompts, the stages hold the recurrent states of {slots // 2} at once"
+        elif len(tokens) > 1 and needed > up.max_prompt_tokens:
+            too_much = f"may take {needed} tokens of cache at once, the stages hold {up.max_prompt_tokens}"
+        if too_much:
+            remedy = "send fewer prompts, or stream: true, which hands out each handle as it comes"
+            raise BadRequestError(f"prompt: the batch {too_much}: {remedy}", "too_long")
 
     async def _renewed(self, results: list[Finished | BaseException]) -> list[Finished | BaseException]:
         """A batch's first handles have aged while the last were computed: their lives begin anew."""
