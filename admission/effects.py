@@ -31,10 +31,23 @@ class Progressed(Struct, frozen=True, tag="progressed"):
     total: int
 
 
+class Reuse(Struct, frozen=True):
+    """How the reused prefix came to be as long as it is, in tokens: `hinted` is the all-rank minimum of the hints that
+    admission began with, `leased` of what the ranks then pinned at the first try, `endpoint` what all agreed on.
+    `limited_by` is `rank N: window`, of the one that kept it from being longer (empty: nothing did). `held_s` is how
+    many seconds the request waited for another one that was computing its prefix."""
+
+    hinted: int
+    leased: int
+    endpoint: int
+    limited_by: str = ""
+    held_s: float = 0.0
+
+
 class Completed(Struct, frozen=True, tag="completed"):
     """To the front end: the prompt is prefilled, and its handle good for `ttl_s` seconds from now. `queue_s` is the
     wait for its turn and for room, `admit_s` the rounds that admitted it, `prefill_s` from there to the first token.
-    `limited_by` is `rank N: window`, of the one that kept the reused prefix from being longer."""
+    `reuse` says why as much was reused as was."""
 
     name: str
     handle: str
@@ -45,7 +58,7 @@ class Completed(Struct, frozen=True, tag="completed"):
     admit_s: float
     prefill_s: float
     ttl_s: float
-    limited_by: str
+    reuse: Reuse
 
 
 class Ended(Struct, frozen=True, tag="ended"):

@@ -7,7 +7,8 @@ from .request import Request
 
 
 class Probe(Struct, frozen=True, array_like=True):
-    """Asks every rank how much of the request's prefix it could reuse; nothing is owned by the answer."""
+    """Asks every rank how much of the request's prefix it could reuse; nothing is owned by the answer. Any queued
+    request may be probed, with its announcement or again later; answered by a `Hint` of the same attempt."""
 
     request: int
     attempt: int
@@ -16,11 +17,22 @@ class Probe(Struct, frozen=True, array_like=True):
 class Install(Struct, frozen=True, array_like=True):
     """Asks every rank to pin at most `candidate` tokens of prefix and to reserve the whole suffix, and to capture
     recurrent snapshots at exactly `snapshots` (block-aligned positions beyond the candidate, ascending).
-    Applying one twice is harmless: idempotent by (request, attempt)."""
+    Applying one twice is harmless: idempotent by (request, attempt). Answered by a `Vote`."""
 
     request: int
     attempt: int
     candidate: int
+    snapshots: tuple[int, ...]
+
+
+class Trim(Struct, frozen=True, array_like=True):
+    """Asks every rank to lower the attempt that it has prepared to `endpoint`, below what it was asked before, and to
+    commit it there, with snapshots at exactly `snapshots`. Sent only while no rank has committed the attempt; where one
+    has, all release it and prepare a new one. Answered by a `Vote`; idempotent by (request, attempt, endpoint)."""
+
+    request: int
+    attempt: int
+    endpoint: int
     snapshots: tuple[int, ...]
 
 
@@ -34,10 +46,12 @@ class Verdict(Struct, frozen=True, array_like=True):
 
 
 class Cancel(Struct, frozen=True, array_like=True):
-    """The request ends here, on every rank, after wave `after_wave` has run there (-1: no wave ever named it)."""
+    """The request ends here, on every rank, after wave `after_wave` has run there (-1: no wave ever named it). Where its
+    last chunk has run already, its handle ends instead."""
 
     request: int
     after_wave: int
+    handle: str
 
 
 class RoundDown(Struct, frozen=True, tag="down"):
@@ -47,8 +61,9 @@ class RoundDown(Struct, frozen=True, tag="down"):
     round: int
     announces: tuple[Request, ...] = ()
     probes: tuple[Probe, ...] = ()
-    installs: tuple[Install, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    installs: tuple[Install, ...] = ()
+    trims: tuple[Trim, ...] = ()
     cancels: tuple[Cancel, ...] = ()
     releases: tuple[str, ...] = ()
     """Handles that end: released by their holder, or expired by rank 0's clock."""
@@ -66,14 +81,21 @@ class Hint(Struct, frozen=True, array_like=True):
     limited_by: str = ""
 
 
+BLOCKED = "blocked"
+"""The reason of a vote on a request that came behind one which lacked room on that rank."""
+
+
 class Vote(Struct, frozen=True, array_like=True):
-    """The rank's answer to an install. `committed`: the prefix up to `endpoint` is pinned and the whole suffix
-    reserved. Not committed: nothing is held, and either `reason` says which window lacked room, or the prefix ends
-    at `endpoint`, short of the candidate, where the window `limited_by` ends it.
+    """The rank's answer to an install or a trim that asked for `asked` tokens.
+
+    `committed`: the prefix up to `endpoint` == `asked` is leased and the whole suffix in escrow. Otherwise, with a
+    `reason` (the window that lacked room, or `BLOCKED`) nothing is held; without one, the prefix reaches only to
+    `endpoint`, where the window `limited_by` ends it, and lease and escrow are prepared there.
     `released` is the rank's counter of the same name when it cast the vote: room that came later is room to retry."""
 
     request: int
     attempt: int
+    asked: int
     endpoint: int
     committed: bool
     reason: str = ""
@@ -86,8 +108,8 @@ Gauges = CacheGauges
 
 
 class RoundUp(Struct, frozen=True, tag="up"):
-    """One rank's answer. `round` is the newest round applied; answers that take longer than a round ride on a
-    later one. `released` counts the times that this rank's capacity has grown since the epoch began."""
+    """One rank's answer. `round` is the newest round applied; a repeat of an answer is harmless. `released` counts the
+    times that this rank's capacity has grown since the epoch began."""
 
     epoch: int
     rank: int
@@ -110,7 +132,7 @@ class FirstToken(Struct, frozen=True):
 
 
 class WaveStarted(Struct, frozen=True, tag="wave_started"):
-    """A rank has begun a wave. It answers no round before the wave is done, and is not silent meanwhile."""
+    """A rank has begun a wave. Under lockstep admission it answers no round before the wave is done."""
 
     epoch: int
     rank: int

@@ -13,22 +13,36 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """The prefix up to `endpoint` tokens is pinned, and the whole rest is held."""
+class Leased:
+    """The prefix up to `endpoint` tokens is pinned. `limited_by` names the window that set an endpoint below the one
+    asked for (empty: nothing did)."""
 
     endpoint: int
+    limited_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
-    """The candidate is out of reach; `endpoint` tokens, fewer, are not. Nothing is held."""
+class Prepared:
+    """The suffix beyond `endpoint` is promised: `free` of its pages and slots are free now, for `offload` a victim will
+    move to the host tier, for `evict` one will leave the cache."""
+
+    endpoint: int
+    free: int
+    offload: int
+    evict: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Lease and escrow are final at `endpoint` tokens."""
 
     endpoint: int
 
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """`window` can give `available` pages or slots of the `needed`. Nothing is held, nothing was evicted."""
+    """`window` can give `available` pages or slots of the `needed`, those that must stay in reserve for what runs not
+    counted. What was held before is held still; nothing was evicted."""
 
     window: str
     needed: int
