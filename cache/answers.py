@@ -5,17 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A rank's hint: reusable tokens by all of its windows. `limited_by` names the window that set an endpoint below
-    the limit asked for (empty: nothing did)."""
-
-    endpoint: int
-    limited_by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Leased:
-    """The prefix up to `endpoint` tokens is pinned. `limited_by` names the window that set an endpoint below the one
-    asked for (empty: nothing did)."""
+    """Reusable tokens, by all windows of the rank: what it could reuse when asked for a hint, what it has pinned when
+    asked for a lease. `limited_by` names the window that set an endpoint below the limit asked for (empty: nothing
+    did)."""
 
     endpoint: int
     limited_by: str = ""
@@ -30,13 +22,6 @@ class Prepared:
     free: int
     offload: int
     evict: int
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Lease and escrow are final at `endpoint` tokens."""
-
-    endpoint: int
 
 
 @dataclass(frozen=True, slots=True)
