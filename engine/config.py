@@ -32,6 +32,16 @@ class EngineConfig(BaseModel):
         le=1024,
         description="CPU threads a stage computes with; the cores shared out when not given",
     )
+    switch_interval_s: float = Field(
+        default=0.0005,
+        ge=0.00001,
+        le=1,
+        description="how long a stage's thread may keep Python's interpreter while another one waits for it: admission "
+        "must not wait for the executor's steps, nor the executor long for admission's",
+    )
+    host_batch_pages: int = Field(
+        default=64, ge=1, le=1_000_000, description="most pages or states brought from the host tier between two waves"
+    )
     start_timeout_s: float = Field(
         default=600.0, gt=0, le=86_400, description="longest wait for all stages to be ready"
     )

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..admission.claims import Claims
 from ..admission.messages import FirstToken
-from ..admission.participant import Participant
 from ..admission.request import Request
 from ..cache.device_pools import DevicePools
 from ..cache.sequence import Sequence as CacheSequence
@@ -18,6 +18,7 @@ from ..cache.stage_cache import StageCache
 from ..models.batch import Activations, SpanState, WaveBatch
 from ..models.stage_model import StageModel
 from .header import WaveHeader, WaveSpan
+from .materialiser import Materialiser
 from .sampler import SamplingError, sample_first_token
 from .trace import Tracer
 
@@ -34,12 +35,14 @@ class Executor:
         model: StageModel,
         pools: DevicePools,
         cache: StageCache,
-        participant: Participant,
+        claims: Claims,
+        materialiser: Materialiser,
         block_size: int,
         device: torch.device,
         tracer: Tracer,
     ) -> None:
-        self._model, self._pools, self._cache, self._participant = model, pools, cache, participant
+        self._model, self._pools, self._cache = model, pools, cache
+        self._claims, self._materialiser = claims, materialiser
         self._block_size, self._device, self._tracer = block_size, device, tracer
 
     def forward(self, header: WaveHeader, inputs: Activations) -> tuple[Activations, float]:
@@ -61,7 +64,7 @@ class Executor:
             row += span.length
             if span.last:
                 rows.append(row)
-                requests.append(self._participant.request(span.request))
+                requests.append(self._claims.request(span.request))
         if not rows:
             return ()
         with self._tracer.span("sample", wave=header.wave, requests=len(rows)):
@@ -69,19 +72,19 @@ class Executor:
             return tuple(self._choose(request, line) for request, line in zip(requests, logits, strict=True))
 
     def settle(self, header: WaveHeader) -> bool:
-        """Once the wave's device work is complete: publishes what it wrote, seals what it finished. True when
-        anything was sealed."""
+        """Once the wave's device work is complete: publishes what it wrote, seals what it finished, ends what was only
+        waiting for it. True when a handle became good or ended."""
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()
         sealed = False
-        for span in header.spans:
-            self._cache.publish(span.request, span.end)
-            if span.last:
-                self._cache.seal(span.request)
-                self._participant.finished(span.request)
-                sealed = True
-        self._participant.wave_completed(header.wave)
-        return sealed
+        with self._tracer.span("settle", wave=header.wave):
+            for span in header.spans:
+                self._cache.publish(span.request, span.end)
+                if span.last:
+                    self._cache.seal(span.request)
+                    self._claims.finished(span.request)
+                    sealed = True
+            return self._claims.wave_completed(header.wave) or sealed
 
     def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
         prompt = torch.from_numpy(_tokens_of(request).astype(np.int64))
@@ -92,9 +95,13 @@ class Executor:
         return FirstToken(request.id, choice.token, choice.logprob, choice.top)
 
     def _materialise(self, span: WaveSpan) -> SpanState:
+        if self._claims.find(span.request) is None:
+            raise WaveMismatchError(f"a wave runs request {span.request}, of which this rank has committed nothing")
         sequence = self._cache.sequence(span.request)
         self._check(span, sequence)
-        if span.start == span.endpoint and sequence.source_slot >= 0:
+        self._materialiser.upto(span.request, span.end)
+        sequence = self._cache.sequence(span.request)
+        if sequence.source_slot >= 0:
             self._pools.copy_slot(sequence.source_slot, sequence.slot)
             self._cache.resumed(span.request)
         blocks = -(-span.end // self._block_size)
@@ -113,7 +120,7 @@ class Executor:
             )
 
     def _tokens(self, spans: Sequence[WaveSpan]) -> torch.Tensor:
-        parts = [_tokens_of(self._participant.request(s.request))[s.start : s.end] for s in spans]
+        parts = [_tokens_of(self._claims.request(s.request))[s.start : s.end] for s in spans]
         return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(self._device)
 
 

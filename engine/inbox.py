@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
+import queue
 from collections import deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ..admission.claim import Order
+from ..admission.effects import Admitted, StopPlanning
 from ..admission.messages import Failed, RoundDown, RoundUp, WaveDone, WaveStarted
 from ..models.batch import Activations
 from .header import WaveHeader
@@ -25,23 +27,6 @@ class WaveArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """Rank 0: the request is admitted; its suffix may be planned."""
-
-    request: int
-    attempt: int
-    endpoint: int
-    num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequest:
-    """Rank 0: plan nothing more of the request, and say which wave named it last."""
-
-    request: int
-
-
-@dataclass(frozen=True, slots=True)
 class WaveFinished:
     """Rank 0: the last stage has finished the wave; its place in the ring is free."""
 
@@ -50,7 +35,7 @@ class WaveFinished:
 
 @dataclass(frozen=True, slots=True)
 class CapacityGrew:
-    """From the transfer thread: pulls have ended, and what they kept may be free; a blocked leader wants to know."""
+    """To whoever owns the participant: pages or slots may have become free; a blocked leader wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,62 +52,76 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunksDone:
-    """LOOP → WAVE on rank 0: (request, tokens computed so far) of a wave that has left the pipeline."""
+class WavePlanned:
+    """LOOP → WAVE on rank 0: the wave carries each request up to so many tokens."""
 
+    wave: int
     chunks: tuple[tuple[int, int], ...]
 
 
-FromLoop = RoundUp | WaveStarted | WaveDone | Failed | Stopped | ChunksDone | Leave
-ToLoop = RoundDown | WaveArrived | PlanRequest | StopRequest | WaveFinished | CapacityGrew | Leave
+FromLoop = RoundUp | WavePlanned | WaveStarted | WaveDone | Failed | Stopped | CapacityGrew | Leave
+Control = Order | RoundDown | Admitted | StopPlanning | WaveFinished | CapacityGrew | Leave
+ToLoop = Control | WaveArrived
 
 
 class LoopInbox:
-    """Many writers, one reader (LOOP). Control goes before waves, so that admission waits for one wave at most.
-    Bounded by the protocol: at most two received waves, and a round for each answer of this rank."""
+    """Many writers, one reader (LOOP). Nobody waits to write, and what one writer puts stays in its order. Bounded by
+    the protocol: two received waves, a few orders a request, and in lockstep a round for each answer."""
 
     def __init__(self) -> None:
-        self._control: deque[ToLoop] = deque()
+        # Appending to it is one step of the interpreter: no lock that a preempted writer could keep from LOOP.
+        self._arrived: queue.SimpleQueue[ToLoop] = queue.SimpleQueue()
         self._waves: deque[WaveArrived] = deque()
-        self._ready = threading.Condition()
 
     def put(self, event: ToLoop) -> None:
-        with self._ready:
-            if isinstance(event, WaveArrived):
-                self._waves.append(event)
-            else:
-                self._control.append(event)
-            self._ready.notify()
+        self._arrived.put(event)
 
-    def get(self, block: bool) -> ToLoop | None:
-        """The next event; None when there is none and `block` is false."""
-        with self._ready:
-            while not self._control and not self._waves:
-                if not block:
-                    return None
-                self._ready.wait()
-            return self._control.popleft() if self._control else self._waves.popleft()
+    def take(self, block: bool) -> tuple[list[Control], WaveArrived | None]:
+        """All that has arrived but for waves, in order, and the oldest wave: control goes before waves, so that it
+        waits for one at most. With `block` there is at least one of either."""
+        control: list[Control] = []
+        if block and not self._waves:
+            self._sort(self._arrived.get(), control)
+        # There is no other reader: what is not empty now can be taken without waiting.
+        while not self._arrived.empty():
+            self._sort(self._arrived.get(), control)
+        return control, self._waves.popleft() if self._waves else None
+
+    def _sort(self, event: ToLoop, control: list[Control]) -> None:
+        if isinstance(event, WaveArrived):
+            self._waves.append(event)
+        else:
+            control.append(event)
 
 
 class WakingQueue(Generic[T]):
-    """Many writers, one reader that waits in a poller on `fileno()` (WAVE, the transfer thread)."""
+    """Many writers, one reader that waits in a poller on `fileno()` (WAVE)."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._signalled = False
 
     def fileno(self) -> int:
         return self._event
 
     def put(self, item: T) -> None:
         self._items.append(item)
-        os.eventfd_write(self._event, 1)
+        # The system call gives the interpreter away: one for each time that the reader looks is enough. An item that
+        # is appended while the flag stands is seen, since the reader lowers the flag before it takes.
+        if not self._signalled:
+            self._signalled = True
+            os.eventfd_write(self._event, 1)
 
     def drain(self) -> list[T]:
+        if not self._signalled:
+            return []
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
+            # A writer has raised the flag and is about to signal: it will be looked for again.
             return []
+        self._signalled = False
         taken: list[T] = []
         while self._items:
             taken.append(self._items.popleft())

@@ -1,4 +1,4 @@
-"""LOOP: the thread that walks the caches, runs the waves and, on rank 0, plans them."""
+"""LOOP: the thread that materialises claims, runs the waves and, on rank 0, plans them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 
+from ..admission.claim import Claim, Drop, Grant, Order, Retract
+from ..admission.claims import Claims
+from ..admission.effects import Admitted, StopPlanning
 from ..admission.messages import RoundDown, WaveDone, WaveStarted
-from ..admission.participant import Participant
+from ..cache.stage_cache import StageCache
 from ..models.batch import Activations
 from ..scheduler.planner import Planner
 from ..scheduler.span import Span
@@ -16,23 +19,23 @@ from .executor import Executor
 from .header import WaveHeader, WaveSpan
 from .inbox import (
     CapacityGrew,
-    ChunksDone,
+    Control,
     FromLoop,
     Leave,
     LoopInbox,
-    PlanRequest,
     Stopped,
-    StopRequest,
     WakingQueue,
-    WaveArrived,
     WaveFinished,
+    WavePlanned,
 )
+from .materialiser import Materialiser
+from .rounds import OwnRounds
 from .trace import Tracer
 
 
 class Loop:
-    """One thread a stage. Under lockstep admission every walk, claim, wave and release of the rank happens here, in
-    one order; WAVE only carries the messages."""
+    """One thread a stage, and the only one that touches device storage, evicts or allocates. A step takes what it was
+    told, then brings one bounded batch of an admitted prefix onto the device, then runs one wave."""
 
     def __init__(
         self,
@@ -40,7 +43,10 @@ class Loop:
         epoch: int,
         inbox: LoopInbox,
         to_wave: WakingQueue[FromLoop],
-        participant: Participant,
+        cache: StageCache,
+        claims: Claims,
+        rounds: OwnRounds | None,
+        materialiser: Materialiser,
         executor: Executor,
         planner: Planner | None,
         receiver: Receiver | None,
@@ -50,13 +56,18 @@ class Loop:
         prepare: Callable[[], None],
         fail: Callable[[str], None],
     ) -> None:
-        """`handles_changed` is called when a handle became good or ended here, and `prepare` first of all on the
-        thread itself: some of torch's settings belong to a thread."""
-        self._handles_changed, self._prepare = handles_changed, prepare
+        """`rounds` where rounds are applied here (lockstep); None where WAVE applies them. `handles_changed` is called
+        when a handle became good or ended here, and `prepare` first of all on the thread itself: some of torch's
+        settings belong to a thread."""
+        self._handles_changed, self._prepare, self._fail = handles_changed, prepare, fail
         self._rank, self._epoch = rank, epoch
         self._inbox, self._to_wave = inbox, to_wave
-        self._participant, self._executor, self._planner = participant, executor, planner
-        self._receiver, self._sender, self._tracer, self._fail = receiver, sender, tracer, fail
+        self._cache, self._claims, self._rounds = cache, claims, rounds
+        self._materialiser, self._executor, self._planner = materialiser, executor, planner
+        self._receiver, self._sender, self._tracer = receiver, sender, tracer
+        self._admitted: dict[int, Admitted] = {}
+        """Rank 0: admitted, and not in the planner before their prefix is on the device."""
+        self._released = 0
         self.thread = threading.Thread(target=self._run, name="LOOP", daemon=True)
 
     def start(self) -> None:
@@ -71,33 +82,36 @@ class Loop:
             self._fail(f"{type(error).__name__}: {error}")
 
     def _step(self) -> bool:
-        """One event, or one planned wave. False when the thread shall leave."""
-        event = self._inbox.get(block=not self._can_plan())
-        match event:
-            case None:
-                self._run_planned()
-            case RoundDown():
-                with self._tracer.span("walk", round=event.round):
-                    self._to_wave.put(self._participant.apply(event))
-                if event.releases or event.cancels:
-                    self._handles_changed()
-            case WaveArrived():
-                self._run_wave(event.header, event.inputs, event.buffer)
-            case PlanRequest():
-                self._planned().admit(event.request, event.attempt, event.endpoint, event.num_tokens)
-            case StopRequest():
-                self._to_wave.put(Stopped(event.request, self._planned().stop(event.request)))
-            case WaveFinished():
-                spans = self._planned().complete(event.wave)
-                self._to_wave.put(ChunksDone(tuple((span.request, span.end) for span in spans)))
-            case CapacityGrew():
-                pass
-            case Leave():
+        """False when the thread shall leave."""
+        idle = not self._claims.granted() and not self._can_plan()
+        control, wave = self._inbox.take(block=idle)
+        for event in control:
+            if isinstance(event, Leave):
                 return False
-        report = self._participant.report()
-        if report is not None:
-            self._to_wave.put(report)
+            self._take(event)
+        self._materialise()
+        if wave is not None:
+            self._run_wave(wave.header, wave.inputs, wave.buffer)
+        elif self._can_plan():
+            self._run_planned()
+        self._tell_of_room()
         return True
+
+    def _take(self, event: Control) -> None:
+        match event:
+            case Claim() | Grant() | Retract() | Drop():
+                self.take_order(event)
+            case RoundDown():
+                assert self._rounds is not None, "rounds come here only where they are applied here"
+                self._to_wave.put(self._rounds.apply(event))
+            case Admitted():
+                self._admitted[event.request.id] = event
+            case StopPlanning():
+                self._to_wave.put(Stopped(event.request, self._stop(event.request)))
+            case WaveFinished():
+                self._planned().complete(event.wave)
+            case CapacityGrew() | Leave():
+                pass
 
     def _planned(self) -> Planner:
         if self._planner is None:
@@ -107,6 +121,27 @@ class Loop:
     def _can_plan(self) -> bool:
         return self._planner is not None and self._planner.can_plan
 
+    def take_order(self, order: Order) -> None:
+        """Called by LOOP itself, with what was decided about this rank's claims."""
+        self._claims.take(order)
+        if isinstance(order, Drop):
+            self._handles_changed()
+
+    def _stop(self, request: int) -> int:
+        if self._admitted.pop(request, None) is not None:
+            return -1
+        return self._planned().stop(request)
+
+    def _materialise(self) -> None:
+        """One batch for the oldest admitted claim whose prefix is not on the device; those that need none pass."""
+        for claim in self._claims.granted():
+            if not self._materialiser.prefix(claim.request.id, claim.endpoint):
+                return
+            self._claims.on_device(claim.request.id)
+            admitted = self._admitted.pop(claim.request.id, None)
+            if admitted is not None:
+                self._planned().admit(claim.request.id, admitted.attempt, admitted.endpoint, admitted.num_tokens)
+
     def _run_planned(self) -> None:
         planner = self._planned()
         plan = planner.plan(time.monotonic())
@@ -114,6 +149,7 @@ class Loop:
             return
         header = WaveHeader(self._epoch, plan.wave, tuple(_wave_span(planner, span) for span in plan.spans))
         planner.accept(plan)
+        self._to_wave.put(WavePlanned(plan.wave, tuple((span.request, span.end) for span in plan.spans)))
         self._run_wave(header, {}, None)
 
     def _run_wave(self, header: WaveHeader, inputs: Activations, buffer: int | None) -> None:
@@ -129,6 +165,16 @@ class Loop:
         if buffer is not None and self._receiver is not None:
             self._receiver.recycle(buffer)
         self._to_wave.put(WaveDone(self._epoch, self._rank, header.wave, seconds, first_tokens))
+
+    def _tell_of_room(self) -> None:
+        """Whoever speaks for this rank says that capacity has grown: a leader may wait for it."""
+        if self._rounds is not None:
+            report = self._rounds.report()
+            if report is not None:
+                self._to_wave.put(report)
+        elif self._cache.released != self._released:
+            self._released = self._cache.released
+            self._to_wave.put(CapacityGrew())
 
 
 def _wave_span(planner: Planner, span: Span) -> WaveSpan:

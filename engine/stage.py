@@ -13,8 +13,10 @@ from typing import NoReturn
 import torch
 import zmq
 
+from ..admission.claims import Claims
 from ..admission.leader import Leader
 from ..admission.participant import Participant
+from ..admission.prompt_keys import PromptKeys
 from ..cache.keys import KeySpace
 from ..models.config import load_spec
 from ..models.layout import cache_layout, hop_spec
@@ -26,8 +28,10 @@ from .executor import Executor
 from .group_view import GroupView
 from .inbox import CapacityGrew, FromLoop, LoopInbox, WakingQueue
 from .loop import Loop
+from .materialiser import Materialiser
 from .meeting import Meeting, Membership
 from .placement import place
+from .rounds import LoopRounds, OwnRounds, RankRounds
 from .settings import StageSettings
 from .stage_memory import StageMemory, allocate
 from .status import Broken, Loaded, Loading, Ready, say
@@ -46,6 +50,7 @@ class Stage:
         self._settings, self._group, self._rank = settings, settings.group, settings.rank
         self._last_rank = settings.group.engine.pp - 1
         self._device = _device(settings)
+        self._leased = settings.group.admission.admission == "lease"
         self._done = threading.Event()
         self._failing = threading.Lock()
         self._failure = ""
@@ -89,7 +94,9 @@ class Stage:
         self._placement = place(load_spec(self._group.model).num_layers, self._group.engine)
         model = self._load()
         memory = allocate(model, self._group, self._device)
-        inbox = LoopInbox()
+        inbox, to_wave = LoopInbox(), WakingQueue[FromLoop]()
+        # Whoever owns the participant wants to know when pulls have ended.
+        grown = to_wave.put if self._leased else inbox.put
         self._transfer = transfer = TransferServer(
             self._group.transfer.of_rank(self._rank),
             rank=self._rank,
@@ -97,7 +104,7 @@ class Stage:
             layers=memory.layout,
             pools=memory.pools.pools,
             source=memory.cache,
-            on_closed=lambda: inbox.put(CapacityGrew()),
+            on_closed=lambda: grown(CapacityGrew()),
             on_failure=self.fail,
         )
         weight_bytes = plan_stage(model.spec, model.layers, model.dtype).num_bytes
@@ -106,7 +113,7 @@ class Stage:
             model, memory, weight_bytes, transfer.address, still_wanted=lambda: not self._done.is_set()
         )
         transfer.start(membership.epoch)
-        self._start_threads(model, memory, transfer, membership, inbox)
+        self._start_threads(model, memory, transfer, membership, inbox, to_wave)
 
     def _prepare_torch(self) -> None:
         prepare_torch(self._device, self._group.engine.resolved_threads())
@@ -132,19 +139,29 @@ class Stage:
         transfer: TransferServer,
         membership: Membership,
         inbox: LoopInbox,
+        to_wave: WakingQueue[FromLoop],
     ) -> None:
         group, rank, epoch = self._group, self._rank, membership.epoch
-        block_size = group.cache.block_size
-        from_loop: WakingQueue[FromLoop] = WakingQueue()
-        participant = Participant(rank, epoch, memory.cache, KeySpace(model.spec.fingerprint), block_size)
-        executor = Executor(model, memory.pools, memory.cache, participant, block_size, self._device, self._tracer)
+        cache, block_size = memory.cache, group.cache.block_size
+        keys = PromptKeys(KeySpace(model.spec.fingerprint), block_size)
+        claims = Claims(cache)
+        participant = Participant(rank, epoch, cache, keys, block_size, cache.hint if self._leased else cache.probe)
+        # Where the participant lives is all that tells the policies apart here.
+        hand_over = inbox.put if self._leased else claims.take
+        own = OwnRounds(participant, hand_over, transfer.notify, self._tracer)
+        on_wave, on_loop = (own, None) if self._leased else (LoopRounds(inbox), own)
+        materialiser = Materialiser(cache, memory.pools, self._tracer, group.engine.host_batch_pages)
+        executor = Executor(model, memory.pools, cache, claims, materialiser, block_size, self._device, self._tracer)
         receiver, sender = self._neighbours(model, membership.edges, epoch, inbox)
         loop = Loop(
             rank=rank,
             epoch=epoch,
             inbox=inbox,
-            to_wave=from_loop,
-            participant=participant,
+            to_wave=to_wave,
+            cache=cache,
+            claims=claims,
+            rounds=on_loop,
+            materialiser=materialiser,
             executor=executor,
             planner=Planner(group.scheduler, block_size, group.engine.pp) if rank == 0 else None,
             receiver=receiver,
@@ -155,10 +172,10 @@ class Stage:
             fail=self.fail,
         )
         if rank == 0:
-            self._wave = self._lead(model, membership, inbox, from_loop)
+            self._wave = self._lead(model, membership, keys, on_wave, inbox, to_wave)
         else:
             self._wave = FollowerWave(
-                rank, epoch, membership.rounds, inbox, from_loop, self.fail, on_stop=self._done.set
+                rank, epoch, membership.rounds, on_wave, inbox, to_wave, self.fail, on_stop=self._done.set
             )
         loop.start()
         self._wave.start()
@@ -184,10 +201,23 @@ class Stage:
         return receiver, sender
 
     def _lead(
-        self, model: StageModel, membership: Membership, inbox: LoopInbox, from_loop: WakingQueue[FromLoop]
+        self,
+        model: StageModel,
+        membership: Membership,
+        keys: PromptKeys,
+        own: RankRounds,
+        inbox: LoopInbox,
+        to_wave: WakingQueue[FromLoop],
     ) -> LeaderWave:
         group, hellos = self._group, membership.hellos
-        leader = Leader(group.admission, membership.epoch, hellos, group.cache.block_size)
+        leader = Leader(
+            group.admission,
+            membership.epoch,
+            hellos,
+            group.cache.block_size,
+            group.scheduler.max_wave_tokens,
+            keys if self._leased else PromptKeys(KeySpace(model.spec.fingerprint), group.cache.block_size),
+        )
         layer_names = [
             tuple(layer.name for layer in cache_layout(model.spec, range(*hello.layers), group.engine.resolved_dtype()))
             for hello in hellos
@@ -215,10 +245,11 @@ class Stage:
             view=view,
             rounds=membership.rounds,
             routes=membership.routes,
+            own=own,
             submissions=submissions,
             front_end=front_end,
             inbox=inbox,
-            from_loop=from_loop,
+            from_loop=to_wave,
             tracer=self._tracer,
             fail=self.fail,
         )
@@ -241,6 +272,8 @@ def main(settings: StageSettings) -> NoReturn:
     )
     if settings.host in ("127.0.0.1", "localhost"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Two threads that both compute in Python would otherwise wait five milliseconds for each other at every hand-over.
+    sys.setswitchinterval(settings.group.engine.switch_interval_s)
     status = Stage(settings).run()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""WAVE on rank 0: drives the leader with the front end's messages, the rounds plane and LOOP's answers."""
+"""WAVE on rank 0: drives the leader with the front end's messages, the ranks' answers and LOOP's reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from ..admission.effects import Admitted, Completed, Ended, Progressed, StopPlan
 from ..admission.leader import Leader
 from ..admission.messages import Failed, Refused, RoundDown, RoundUp, Stop, ToLeader, WaveDone, WaveStarted
 from .group_view import GroupView
-from .inbox import ChunksDone, FromLoop, Leave, LoopInbox, PlanRequest, Stopped, StopRequest, WakingQueue, WaveFinished
+from .inbox import (
+    CapacityGrew,
+    FromLoop,
+    Leave,
+    LoopInbox,
+    Stopped,
+    WakingQueue,
+    WaveFinished,
+    WavePlanned,
+)
 from .messages import (
     CancelRequest,
     Finished,
@@ -32,12 +41,15 @@ from .messages import (
     ToFrontEnd,
     ToRankZero,
 )
+from .publication import Publication
+from .rounds import RankRounds
 from .trace import Tracer
 
 
 class LeaderWave:
-    """Owns the leader, the rounds plane's ROUTER and the two sockets towards the front end. Waits by event on all of
-    them and on LOOP's queue, and no longer than the leader's next deadline."""
+    """Owns the leader, the rounds plane's ROUTER, the two sockets towards the front end and, under leases, rank 0's own
+    side of admission, which it calls directly. Waits by event on all of them and on the queue of LOOP and of the
+    transfer thread, and no longer than the leader's next deadline."""
 
     def __init__(
         self,
@@ -45,6 +57,7 @@ class LeaderWave:
         view: GroupView,
         rounds: zmq.Socket[bytes],
         routes: dict[int, bytes],
+        own: RankRounds,
         submissions: zmq.Socket[bytes],
         front_end: zmq.Socket[bytes] | None,
         inbox: LoopInbox,
@@ -54,6 +67,7 @@ class LeaderWave:
     ) -> None:
         self._leader, self._view = leader, view
         self._rounds, self._routes, self._members = rounds, routes, frozenset(routes.values())
+        self._own, self._publication = own, Publication(view.size)
         self._submissions, self._front_end = submissions, front_end
         self._inbox, self._from_loop, self._tracer, self._fail = inbox, from_loop, tracer, fail
         self._encoder = msgspec.msgpack.Encoder()
@@ -103,22 +117,26 @@ class LeaderWave:
                 self._rounds.send_multipart([route, self._encoder.encode(refusal)])
         while self._submissions.poll(0):
             self._take_from_front(self._submissions.recv(), now)
+        self._take_own(self._own.report(), now)
         self._leader.tick(now)
         silent = self._leader.silent_ranks(now)
         if silent:
             raise RuntimeError(f"ranks {list(silent)} have been silent for too long")
         self._carry_out()
         while (down := self._leader.next_round(now)) is not None:
-            self._broadcast(down)
+            self._broadcast(down, now)
             self._carry_out()
         self._answer_waiting()
 
-    def _broadcast(self, down: RoundDown) -> None:
-        with self._tracer.span("round", round=down.round):
-            frame = self._encoder.encode(down)
-            for route in self._routes.values():
-                self._rounds.send_multipart([route, frame])
-            self._inbox.put(down)
+    def _broadcast(self, down: RoundDown, now: float) -> None:
+        frame = self._encoder.encode(down)
+        for route in self._routes.values():
+            self._rounds.send_multipart([route, frame])
+        self._take_own(self._own.apply(down), now)
+
+    def _take_own(self, up: RoundUp | None, now: float) -> None:
+        if up is not None:
+            self._leader.on_round_up(up, now)
 
     def _say_stop(self) -> None:
         frame = self._encoder.encode(Stop(self._view.epoch))
@@ -134,12 +152,11 @@ class LeaderWave:
                 self._leader.heard(message.rank, now, in_wave=True)
             case WaveDone():
                 self._wave_done(message, now)
-            case ChunksDone():
-                for request, computed in message.chunks:
-                    self._leader.on_progress(request, computed)
+            case WavePlanned():
+                self._publication.planned(message.wave, message.chunks)
             case Stopped():
                 self._leader.on_stopped(message.request, message.after_wave, now)
-            case Leave():
+            case CapacityGrew() | Leave():
                 pass
             case Failed():
                 raise RuntimeError(f"rank {message.rank} failed: {message.reason}")
@@ -153,6 +170,8 @@ class LeaderWave:
         self._leader.heard(done.rank, now)
         if done.rank == self._view.size - 1:
             self._inbox.put(WaveFinished(done.wave))
+        for request, computed in self._publication.done(done.rank, done.wave):
+            self._leader.on_published(request, computed, now)
         for token in done.first_tokens:
             self._leader.on_first_token(token, now)
 
@@ -206,12 +225,12 @@ class LeaderWave:
         for effect in self._leader.take_effects():
             match effect:
                 case Admitted():
-                    self._inbox.put(PlanRequest(effect.request.id, effect.attempt, effect.endpoint, effect.num_tokens))
+                    self._inbox.put(effect)
                     self._view.admitted(effect)
                 case Progressed():
                     self._send(Progress(effect.name, effect.phase, effect.computed, effect.total))
                 case StopPlanning():
-                    self._inbox.put(StopRequest(effect.request))
+                    self._inbox.put(effect)
                 case Completed():
                     self._send(_finished(effect))
                 case Ended():
@@ -241,5 +260,5 @@ def _finished(done: Completed) -> Finished:
         prompt_tokens=done.prompt_tokens,
         cached_tokens=done.cached_tokens,
         timing=Timing(done.queue_s, done.admit_s, done.prefill_s),
-        limited_by=done.limited_by,
+        reuse=done.reuse,
     )

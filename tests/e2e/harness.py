@@ -81,9 +81,9 @@ def busy(state: dict[str, Any]) -> dict[str, int]:
     """Every gauge that is not zero in an idle group."""
     gauges = {name: state[name] for name in ("queued", "running", "waves_in_flight", "handles")}
     for rank, held in enumerate(state["ranks"]):
-        for name in ("leases", "handles", "pulls"):
+        for name in ("leases", "escrows", "handles", "pulls", "pages_promised", "slots_promised"):
             gauges[f"rank {rank} {name}"] = held[name]
-        for kind in ("pages", "slots"):
+        for kind in ("pages", "slots", "host_pages", "host_slots"):
             pinned = held[f"{kind}_total"] - held[f"{kind}_free"] - held[f"{kind}_reclaimable"]
             gauges[f"rank {rank} pinned {kind}"] = pinned
     return {name: value for name, value in gauges.items() if value}

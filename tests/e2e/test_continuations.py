@@ -19,10 +19,12 @@ LENGTH = 64
 """Tokens of every continuation."""
 
 GROUPS = [
-    *(("kimi-KKKA", pp) for pp in (1, 2, 3, 4)),
-    *(("qwen3", pp) for pp in (1, 2, 3, 4)),
-    *(("demo-hybrid", pp) for pp in (1, 2, 3, 4)),
-    *(("demo", pp) for pp in (1, 2, 3, 4)),
+    *(("kimi-KKKA", pp, "lease") for pp in (1, 2, 3, 4)),
+    *(("qwen3", pp, "lease") for pp in (1, 2, 3, 4)),
+    *(("demo-hybrid", pp, "lease") for pp in (1, 2, 3, 4)),
+    *(("demo", pp, "lease") for pp in (1, 2, 3, 4)),
+    ("kimi-KKKA", 2, "lockstep"),
+    ("qwen3", 3, "lockstep"),
 ]
 
 
@@ -64,13 +66,15 @@ class Group:
         return answer
 
 
-@pytest.fixture(scope="module", params=GROUPS, ids=lambda group: f"{group[0]}-pp{group[1]}")
+@pytest.fixture(scope="module", params=GROUPS, ids=lambda group: f"{group[0]}-pp{group[1]}-{group[2]}")
 def group(request: pytest.FixtureRequest, subject_of: SubjectOf) -> Iterator[Group]:
-    name, pp = request.param
+    name, pp, admission = request.param
     subject = subject_of(name)
     # Room for two of the long prompts: later ones push out what earlier ones left.
     with (
-        Server(subject.folder, pp, *SMALL_CACHE, "--num-pages", "36", "--num-slots", "40") as server,
+        Server(
+            subject.folder, pp, *SMALL_CACHE, "--num-pages", "36", "--num-slots", "40", "--admission", admission
+        ) as server,
         PrefillClient(server.url) as client,
     ):
         group = Group(subject, server, client)
