@@ -23,6 +23,9 @@ class GroupCapacity:
                 tokens = _longest(hello, window, block_size)
                 if tokens < self.max_prompt_tokens:
                     self.max_prompt_tokens, self.limited_by = tokens, f"rank {hello.rank}: {window}"
+        pages = [hello.num_pages for hello in ranks if ATTENTION in hello.windows]
+        self.min_attention_tokens = min(pages) * block_size if pages else None
+        """Tokens that the attention window of the rank with the fewest pages holds; None when no rank has one."""
         slots = [hello.num_slots for hello in ranks if RECURRENT in hello.windows]
         self.min_slots = min(slots) if slots else None
         """Recurrent slots of the rank with the fewest; None when no rank has such a window."""

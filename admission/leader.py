@@ -3,18 +3,22 @@
 from collections.abc import Sequence
 from itertools import count
 
+from .cadence import Cadence
 from .capacity import GroupCapacity
 from .config import AdmissionConfig
-from .effects import Admitted, Completed, Effect, Ended, Progressed, Refusal, StopPlanning
+from .effects import Admitted, Completed, Effect, Ended, Progressed, Refusal, Reuse, StopPlanning
 from .errors import RoundError
 from .handles import HandleInfo, HandleRegistry
+from .lease_policy import LeasePolicy
 from .lockstep import Lockstep
-from .messages import Cancel, FirstToken, Gauges, Hello, RoundDown, RoundUp
+from .messages import FirstToken, Gauges, Hello, RoundDown, RoundUp
 from .outbox import Outbox
-from .policy import AdmissionPolicy
+from .policy import AdmissionPolicy, Keys
 from .rank_board import RankBoard
 from .request import Request, Sampling
 from .table import Entry, RequestTable, State
+
+_CANCELLED = "the request was cancelled"
 
 
 class Leader:
@@ -24,24 +28,38 @@ class Leader:
     Raises RoundError, which ends the epoch, when a rank breaks the protocol.
     """
 
-    def __init__(self, config: AdmissionConfig, epoch: int, ranks: Sequence[Hello], block_size: int) -> None:
+    def __init__(
+        self,
+        config: AdmissionConfig,
+        epoch: int,
+        ranks: Sequence[Hello],
+        block_size: int,
+        wave_tokens: int,
+        keys: Keys,
+    ) -> None:
+        """`wave_tokens` is the most tokens of one wave (M). `keys` may be shared with rank 0's participant where both
+        run on the same thread; lockstep makes no use of it."""
         if config.snapshot_interval % block_size:
             raise ValueError(
                 f"snapshot_interval {config.snapshot_interval} is not a multiple of the block of {block_size} tokens"
             )
         if [hello.rank for hello in ranks] != list(range(len(ranks))):
             raise ValueError(f"ranks must be given in order, not as {[hello.rank for hello in ranks]}")
+        leased = config.admission == "lease"
         self._config, self._epoch = config, epoch
         self._capacity = GroupCapacity(ranks, block_size)
         self._table = RequestTable()
         self._handles = HandleRegistry(config.max_tombstones)
         self._outbox = Outbox()
-        self._board = RankBoard(len(ranks), epoch, config.rank_silence_s, config.wave_timeout_s)
-        self._policy: AdmissionPolicy = Lockstep(config, self._capacity, self._table, self._outbox, self._board)
+        self._cadence = Cadence(config.round_interval_s, config.busy_round_interval_s)
+        self._board = RankBoard(
+            len(ranks), epoch, config.rank_silence_s, config.wave_timeout_s, answers_in_waves=leased
+        )
+        shared = (config, self._capacity, self._table, self._outbox, self._board)
+        self._policy: AdmissionPolicy = LeasePolicy(*shared, wave_tokens, keys) if leased else Lockstep(*shared)
         self._effects: list[Effect] = []
         self._ids = count(1)
         self._round = 0
-        self._sent_at: float | None = None
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -50,7 +68,7 @@ class Leader:
 
     @property
     def queued(self) -> int:
-        """Requests that are not admitted yet, the one being admitted included."""
+        """Requests that are not admitted yet, those being admitted included."""
         return self._table.queued
 
     @property
@@ -92,8 +110,10 @@ class Leader:
             return Refusal("duplicate", f"there is a request named {name!r} already")
         if self._table.queued >= self._config.max_queue:
             return Refusal("queue_full", f"{self._table.queued} requests are waiting, which is the most that may")
-        self._table.add(Entry(request, min(ttl_s, self._config.max_ttl_s), now))
+        entry = Entry(request, min(ttl_s, self._config.max_ttl_s), now)
+        self._table.add(entry)
         self._outbox.announce(request)
+        self._policy.add(entry)
         self._advance(now)
         return None
 
@@ -106,12 +126,12 @@ class Leader:
                 self._end_handle(handle)
         elif entry.state is State.RUNNING:
             entry.state = State.STOPPING
+            self._policy.stopping(entry)
             self._effects.append(StopPlanning(entry.request.id))
         elif not entry.state.admitted:
             self._policy.drop(entry)
-            if not self._outbox.withdraw(entry.request.id):
-                self._outbox.cancel(Cancel(entry.request.id, -1))
-            self._end_cancelled(entry)
+            self._outbox.cancel(entry.request)
+            self._end(entry, "cancelled", _CANCELLED)
         self._advance(now)
 
     def on_stopped(self, request: int, after_wave: int, now: float) -> None:
@@ -119,17 +139,22 @@ class Leader:
         entry = self._table.get(request)
         if entry is None or entry.state is not State.STOPPING:
             return
-        self._outbox.cancel(Cancel(request, after_wave))
-        self._end_cancelled(entry)
+        self._outbox.cancel(entry.request, after_wave)
+        self._end(entry, "cancelled", _CANCELLED)
         self._advance(now)
 
-    def on_progress(self, request: int, computed: int) -> None:
-        """LOOP: the first `computed` tokens have run on every rank."""
+    def on_published(self, request: int, computed: int, now: float) -> None:
+        """Every rank has run the chunks up to `computed` tokens of the request, and published what is whole of them. To
+        be told of finished and of cancelled requests too: what the last of it leaves may be room for others."""
         entry = self._table.get(request)
-        if entry is None or entry.state is not State.RUNNING or computed <= entry.computed:
-            return
-        entry.computed = computed
-        self._effects.append(Progressed(entry.request.name, "prefill", computed, entry.request.num_tokens))
+        if entry is None:
+            self._policy.room_may_have_come()
+        elif entry.state.admitted and computed > entry.computed:
+            entry.computed = computed
+            self._policy.published(entry)
+            if entry.state is State.RUNNING:
+                self._effects.append(Progressed(entry.request.name, "prefill", computed, entry.request.num_tokens))
+        self._advance(now)
 
     def on_first_token(self, token: FirstToken, now: float) -> None:
         """The last rank has sampled the request's first token: it is finished, and its handle begins to live."""
@@ -139,15 +164,13 @@ class Leader:
         if not entry.state.admitted:
             raise RoundError(f"a first token for request {token.request}, which is {entry.state}")
         if entry.state is State.STOPPING:
-            self._outbox.release(entry.request.handle)
-            self._end_cancelled(entry)
+            self._outbox.end_handle(entry.request.handle)
+            self._end(entry, "cancelled", _CANCELLED)
         elif token.error:
-            self._outbox.release(entry.request.handle)
-            self._table.remove(entry)
-            self._effects.append(Ended(entry.request.name, "internal", token.error))
+            self._outbox.end_handle(entry.request.handle)
+            self._end(entry, "internal", token.error)
         else:
             self._complete(entry, token, now)
-        self._policy.room_may_have_come()
         self._advance(now)
 
     # Handles. Errors are `unknown_handle`, `expired_handle` (released ones included) and `not_finished`.
@@ -186,11 +209,15 @@ class Leader:
         self._advance(now)
 
     def next_round(self, now: float) -> RoundDown | None:
-        """The round to broadcast, rank 0 included; None when there is nothing to say and no heartbeat is due."""
-        if not self._outbox and now < self._heartbeat_at():
-            return None
+        """The round to broadcast, rank 0 included; None when there is nothing to say, to repeat or to hear."""
+        repeat = not self._outbox
+        if repeat:
+            due = self._round_due()
+            if due is None or now < due:
+                return None
+            self._policy.repeat()
         self._round += 1
-        self._sent_at = now
+        self._cadence.sent(now, repeat=repeat)
         self._board.sent(self._round, now)
         return self._outbox.take(self._epoch, self._round)
 
@@ -212,24 +239,30 @@ class Leader:
     # Time.
 
     def tick(self, now: float) -> None:
-        """Ends the handles whose time is up."""
+        """Ends the handles and the waits whose time is up."""
         expired = self._handles.expire(now)
         for handle in expired:
-            self._outbox.release(handle)
+            self._outbox.end_handle(handle)
         if expired:
             self._policy.room_may_have_come()
+        due = self._policy.next_deadline()
+        if expired or (due is not None and due <= now):
             self._advance(now)
 
     def next_deadline(self) -> float | None:
         """When to call `tick`, `silent_ranks` and `next_round` again, if nothing happens before."""
         if self._outbox:
-            return self._sent_at or 0.0
-        due = [self._heartbeat_at(), self._handles.next_expiry(), self._board.silence_at()]
-        times = [at for at in due if at is not None and at != float("inf")]
-        return min(times, default=None)
+            return self._cadence.sent_at
+        due = (
+            self._round_due(),
+            self._handles.next_expiry(),
+            self._policy.next_deadline(),
+            self._board.silence_at(),
+        )
+        return min((at for at in due if at is not None), default=None)
 
     def silent_ranks(self, now: float) -> tuple[int, ...]:
-        """Ranks that have owed an answer for longer than the config allows, without a sign of life."""
+        """Ranks that have owed an answer, or the end of a wave, for longer than the config allows."""
         return self._board.silent(now)
 
     def heard(self, rank: int, now: float, *, in_wave: bool = False) -> None:
@@ -250,8 +283,8 @@ class Leader:
 
     def _complete(self, entry: Entry, token: FirstToken, now: float) -> None:
         request = entry.request
-        self._table.remove(entry)
         self._handles.add(HandleInfo(request.handle, request.name, request.num_tokens, token.token, now + entry.ttl_s))
+        self._forget(entry)
         self._effects.append(
             Completed(
                 name=request.name,
@@ -263,17 +296,22 @@ class Leader:
                 admit_s=entry.admitted_at - entry.started_at,
                 prefill_s=now - entry.admitted_at,
                 ttl_s=entry.ttl_s,
-                limited_by=entry.limited_by,
+                reuse=Reuse(entry.hinted, entry.leased, entry.endpoint, entry.limited_by, entry.held_s),
             )
         )
 
-    def _end_cancelled(self, entry: Entry) -> None:
+    def _end(self, entry: Entry, code: str, message: str) -> None:
+        self._forget(entry)
+        self._effects.append(Ended(entry.request.name, code, message))
+
+    def _forget(self, entry: Entry) -> None:
         self._table.remove(entry)
-        self._effects.append(Ended(entry.request.name, "cancelled", "the request was cancelled"))
+        if entry.state.admitted:
+            self._policy.ended(entry)
 
     def _end_handle(self, handle: str) -> None:
         self._handles.end(handle)
-        self._outbox.release(handle)
+        self._outbox.end_handle(handle)
         self._policy.room_may_have_come()
 
     def _handle_error(self, handle: str) -> str:
@@ -281,8 +319,5 @@ class Leader:
             return "not_finished"
         return "expired_handle" if self._handles.ended(handle) else "unknown_handle"
 
-    def _heartbeat_at(self) -> float:
-        """Never while a rank still owes an answer: rounds would only pile up in front of it."""
-        if self._sent_at is None:
-            return 0.0
-        return float("inf") if self._board.owing else self._sent_at + self._config.round_interval_s
+    def _round_due(self) -> float | None:
+        return self._cadence.due(busy=self._policy.busy, owing=self._board.owing)

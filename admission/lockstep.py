@@ -2,27 +2,25 @@
 
 from dataclasses import dataclass, field
 
+from .attempt import Attempt, Lack, Room, limit_name, lowest
 from .capacity import GroupCapacity
 from .config import AdmissionConfig
-from .errors import RoundError
-from .messages import Hint, Install, Probe, Verdict, Vote
+from .messages import Hint, Install, Probe, Vote
 from .outbox import Outbox
 from .rank_board import RankBoard
-from .snapshot_plan import plan_snapshots, reuse_limit
+from .snapshot_plan import SnapshotPlanner, reuse_limit
 from .table import Entry, RequestTable, State
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """One try at the head of the queue. `cap` bounds the candidate from above, and only falls; `cap_by` names the
-    window that set it."""
+class _Walk:
+    """The first walk of a try at the head of the queue. `cap` bounds the candidate from above, and only falls; `cap_by`
+    names the window that set it."""
 
     entry: Entry
     cap: int
     cap_by: str
-    candidate: int = 0
     hints: dict[int, Hint] = field(default_factory=dict)
-    votes: dict[int, Vote] = field(default_factory=dict)
 
 
 class Lockstep:
@@ -35,113 +33,117 @@ class Lockstep:
     ) -> None:
         self._config, self._capacity = config, capacity
         self._table, self._outbox, self._board = table, outbox, board
-        self._attempt: _Attempt | None = None
-        self._lacking: dict[int, int] = {}
-        """The ranks that lacked room for the head, and how often their capacity had grown by then."""
-        self._stirred = False
+        self._planner = SnapshotPlanner(config, capacity)
+        self._room = Room(board)
+        self._open: _Walk | Attempt | None = None
+        self._lack: Lack | None = None
+        """Why the head of the queue waits for room."""
+
+    @property
+    def busy(self) -> bool:
+        """Never: a rank answers between waves, and repeats would only pile up in front of it."""
+        return False
+
+    def add(self, entry: Entry) -> None:
+        """It is probed when its turn comes."""
 
     def on_hint(self, rank: int, hint: Hint) -> None:
-        attempt = self._open(hint.request, hint.attempt, State.PROBING)
-        if attempt is not None:
-            attempt.hints[rank] = hint
+        walk = self._open
+        if isinstance(walk, _Walk) and (hint.request, hint.attempt) == (walk.entry.request.id, walk.entry.attempt):
+            walk.hints[rank] = hint
 
     def on_vote(self, rank: int, vote: Vote) -> None:
-        attempt = self._open(vote.request, vote.attempt, State.INSTALLING)
-        if attempt is None:
-            return
-        settled = vote.committed or vote.reason
-        if vote.endpoint > attempt.candidate or (not settled and vote.endpoint == attempt.candidate):
-            raise RoundError(f"rank {rank} votes {vote} on a candidate of {attempt.candidate} tokens")
-        attempt.votes[rank] = vote
+        attempt = self._open
+        if isinstance(attempt, Attempt) and _answers(vote, attempt.entry):
+            attempt.take(rank, vote)
 
     def drop(self, entry: Entry) -> None:
         if entry is self._table.head:
-            self._lacking = {}
-        if self._attempt is not None and self._attempt.entry is entry:
-            if entry.state is State.INSTALLING:
-                self._outbox.verdict(Verdict(entry.request.id, entry.attempt, 0, False))
-            self._attempt = None
+            self._lack = None
+        if self._open is not None and self._open.entry is entry:
+            if isinstance(self._open, Attempt):
+                self._outbox.release(entry.request.id, entry.attempt)
+            self._open = None
+
+    def published(self, entry: Entry) -> None:
+        """Whoever comes next finds it when it is probed."""
+
+    def stopping(self, entry: Entry) -> None:
+        """Nobody counts on what it publishes."""
+
+    def ended(self, entry: Entry) -> None:
+        self._room.stir()
 
     def room_may_have_come(self) -> None:
-        self._lacking = {}
-        self._stirred = True
+        self._room.stir()
 
     def advance(self, now: float) -> list[Entry]:
         admitted: list[Entry] = []
-        attempt = self._attempt
-        if attempt is not None and len(attempt.hints) == len(self._board) and attempt.entry.state is State.PROBING:
-            self._install(attempt)
-        elif attempt is not None and len(attempt.votes) == len(self._board):
-            self._attempt = None
-            if self._decide(attempt):
-                admitted.append(attempt.entry)
-        if self._attempt is None and self._may_begin():
-            head = self._table.head
-            if head is not None:
-                head.started_at = now
-                self._stirred = False
-                self._probe(head, reuse_limit(head.request.num_tokens, self._capacity.block_size), "")
+        match self._open:
+            case _Walk() as walk if len(walk.hints) == len(self._board):
+                self._install(walk)
+            case Attempt() as attempt if len(attempt.votes) == len(self._board):
+                self._open = None
+                if self._decide(attempt):
+                    admitted.append(attempt.entry)
+            case _:
+                pass
+        head = self._table.head
+        if self._open is None and head is not None and self._may_begin():
+            head.started_at = now
+            self._probe(head, reuse_limit(head.request.num_tokens, self._capacity.block_size), "")
         return admitted
 
-    def _open(self, request: int, attempt: int, state: State) -> _Attempt | None:
-        current = self._attempt
-        if current is None or current.entry.state is not state:
-            return None
-        return current if (current.entry.request.id, current.entry.attempt) == (request, attempt) else None
+    def next_deadline(self) -> float | None:
+        return None
+
+    def repeat(self) -> None:
+        """Nothing: see `busy`."""
 
     def _may_begin(self) -> bool:
         if self._table.running >= self._config.max_batch:
             return False
-        # Only a rank that lacked room can make a difference; the others gave back what this attempt held, no more.
-        if any(self._board.released(rank) <= then for rank, then in self._lacking.items()):
+        if self._lack is not None and not self._room.may_have_come(self._lack):
             return False
-        self._lacking = {}
+        self._lack = None
         return True
 
     def _probe(self, entry: Entry, cap: int, cap_by: str) -> None:
         entry.state = State.PROBING
         entry.attempt += 1
-        self._attempt = _Attempt(entry, cap, cap_by)
+        self._open = _Walk(entry, cap, cap_by)
         self._outbox.probe(Probe(entry.request.id, entry.attempt))
 
-    def _install(self, attempt: _Attempt) -> None:
-        entry, request = attempt.entry, attempt.entry.request
-        rank, hint = min(attempt.hints.items(), key=lambda item: (item[1].endpoint, item[0]))
-        attempt.candidate = min(attempt.cap, hint.endpoint)
-        if hint.endpoint < attempt.cap:
-            entry.limited_by = limit_name(rank, hint.limited_by)
-        else:
-            entry.limited_by = attempt.cap_by
+    def _install(self, walk: _Walk) -> None:
+        entry, request = walk.entry, walk.entry.request
+        rank, hint = lowest(walk.hints)
+        candidate = min(walk.cap, hint.endpoint)
+        entry.limited_by = limit_name(rank, hint.limited_by) if hint.endpoint < walk.cap else walk.cap_by
+        if not walk.cap_by:
+            entry.hinted = entry.leased = candidate
         entry.state = State.INSTALLING
-        self._outbox.install(
-            Install(
-                request.id, entry.attempt, attempt.candidate, self._snapshots(request.num_tokens, attempt.candidate)
-            )
-        )
+        entry.snapshots = self._planner.plan(request.num_tokens, candidate)
+        self._open = Attempt(entry, candidate, self._room.stirred)
+        self._outbox.install(Install(request.id, entry.attempt, candidate, entry.snapshots))
 
-    def _snapshots(self, num_tokens: int, endpoint: int) -> tuple[int, ...]:
-        most = self._capacity.snapshots_beyond(endpoint, self._config.max_snapshots_per_request)
-        return plan_snapshots(endpoint, num_tokens, self._config.snapshot_interval, self._capacity.block_size, most)
-
-    def _decide(self, attempt: _Attempt) -> bool:
+    def _decide(self, attempt: Attempt) -> bool:
         """All votes are in; True when the request is admitted."""
-        entry, votes = attempt.entry, attempt.votes
-        if all(vote.committed and vote.endpoint == attempt.candidate for vote in votes.values()):
-            entry.state, entry.endpoint = State.RUNNING, attempt.candidate
+        entry, request = attempt.entry, attempt.entry.request.id
+        if attempt.committed:
+            entry.state, entry.endpoint = State.RUNNING, attempt.asked
             self._table.admit(entry)
-            self._outbox.verdict(Verdict(entry.request.id, entry.attempt, attempt.candidate, True))
+            self._outbox.admit(request, entry.attempt, attempt.asked)
             return True
-        self._outbox.verdict(Verdict(entry.request.id, entry.attempt, 0, False))
-        self._lacking = {rank: vote.released for rank, vote in votes.items() if not vote.committed and vote.reason}
-        if not self._lacking:
-            rank, lowest = min(votes.items(), key=lambda item: (item[1].endpoint, item[0]))
-            self._probe(entry, lowest.endpoint, limit_name(rank, lowest.limited_by))
-            return False
-        entry.state = State.QUEUED
-        if self._stirred:
-            self._lacking = {}
+        self._outbox.release(request, entry.attempt)
+        if attempt.refused:
+            entry.state, self._lack = State.QUEUED, self._room.lack(attempt)
+        else:
+            rank, vote = lowest(attempt.votes)
+            if entry.leased == entry.hinted:  # What the ranks pinned at the first try.
+                entry.leased = vote.endpoint
+            self._probe(entry, vote.endpoint, limit_name(rank, vote.limited_by))
         return False
 
 
-def limit_name(rank: int, window: str) -> str:
-    return f"rank {rank}: {window}" if window else f"rank {rank}"
+def _answers(vote: Vote, entry: Entry) -> bool:
+    return (vote.request, vote.attempt) == (entry.request.id, entry.attempt)

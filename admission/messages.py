@@ -46,8 +46,8 @@ class Verdict(Struct, frozen=True, array_like=True):
 
 
 class Cancel(Struct, frozen=True, array_like=True):
-    """The request ends here, on every rank, after wave `after_wave` has run there (-1: no wave ever named it). Where its
-    last chunk has run already, its handle ends instead."""
+    """The request ends here, on every rank, after wave `after_wave` has run there (-1: no wave ever named it). Where
+    its last chunk has run already, its handle ends instead."""
 
     request: int
     after_wave: int

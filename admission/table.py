@@ -8,10 +8,12 @@ from .request import Request
 
 
 class State(StrEnum):
-    """queued → probing → installing → running → gone; running → stopping → gone when it is cancelled there."""
+    """queued → probing → (held →) installing → running → gone; running → stopping → gone when it is cancelled there.
+    From probing, held and installing back to queued, to wait for its turn or for room."""
 
     QUEUED = "queued"
     PROBING = "probing"
+    HELD = "held"
     INSTALLING = "installing"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -24,7 +26,9 @@ class State(StrEnum):
 @dataclass(slots=True)
 class Entry:
     """One request as the leader sees it. Times are on the clock of the `now` arguments, in seconds; `ttl_s` is the
-    life that its handle will have, `endpoint` the reused prefix and `computed` what is there by now, both in tokens."""
+    life that its handle will have, `endpoint` the reused prefix and `computed` what is there by now, both in tokens.
+    `snapshots` are the positions that its newest attempt captures; `keys` are the chained keys of its full blocks,
+    where the policy needs them."""
 
     request: Request
     ttl_s: float
@@ -35,7 +39,12 @@ class Entry:
     admitted_at: float = 0.0
     endpoint: int = 0
     computed: int = 0
+    keys: tuple[bytes, ...] = ()
+    snapshots: tuple[int, ...] = ()
+    hinted: int = 0
+    leased: int = 0
     limited_by: str = ""
+    held_s: float = 0.0
 
 
 class RequestTable:
