@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 
 from tqdm import tqdm
 
 from .messages import GroupUp, StageInfo
-from .status import Loaded, Loading
+from .status import HostTier, Loaded, Loading
 
 
 class Console:
     """Owned by the supervisor's main thread. Writes to standard error."""
 
-    def __init__(self, model: str) -> None:
-        self._model = model
+    def __init__(self, model: str, admission: str) -> None:
+        """`admission` is the name of the policy."""
+        self._model, self._admission = model, admission
         self._url = ""
         self._group: GroupUp | None = None
         self._bar: tqdm | None = None
         self._read: dict[int, tuple[int, int]] = {}
+        self._host: dict[int, HostTier] = {}
 
     def say(self, text: str) -> None:
         # Whoever read our standard error may be gone; the server goes on.
@@ -43,6 +46,7 @@ class Console:
 
     def loaded(self, status: Loaded) -> None:
         first, stop = status.layers
+        self._host[status.rank] = status.host
         self.say(f"  stage {status.rank}: layers {first}-{stop - 1}, {size(status.weight_bytes)} of weights")
 
     def ready(self, group: GroupUp) -> None:
@@ -51,7 +55,7 @@ class Console:
             self._bar = None
         self._read.clear()
         self._group = group
-        for text in banner(self._model, group):
+        for text in banner(self._model, self._admission, group, self._host):
             self.say(text)
         self._say_serving()
 
@@ -65,11 +69,15 @@ class Console:
             self.say(f'  try: curl {self._url}/v1/prefill --json \'{{"prompt": "Hello"}}\'')
 
 
-def banner(model: str, group: GroupUp) -> list[str]:
-    """What will be served, how much cache fits, and at what granularity prefixes can be reused."""
+def banner(model: str, admission: str, group: GroupUp, host: Mapping[int, HostTier]) -> list[str]:
+    """What will be served, how much cache fits on each stage, at what granularity prefixes can be reused, and how
+    requests are admitted. `host` is the host tier of each stage that is known here."""
     lines = [f"{model} is ready on {len(group.stages)} stages (epoch {group.epoch})"]
-    lines += [f"  {_stage_line(stage, group.block_size)}" for stage in group.stages]
+    for stage in group.stages:
+        lines.append(f"  {_stage_line(stage, group.block_size)}")
+        lines += [f"    {text}" for text in _host_lines(host.get(stage.rank), group.block_size)]
     lines.append(f"  longest prompt that fits the cache: {group.max_prompt_tokens:,} tokens")
+    lines.append(f"  admission: {admission}")
     if group.snapshot_interval:
         lines.append(
             f"  prefixes are reused at snapshots: every {group.snapshot_interval} tokens, and at the last block "
@@ -86,6 +94,17 @@ def size(num_bytes: float) -> str:
             break
         num_bytes /= 1024
     return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+
+
+def _host_lines(host: HostTier | None, block_size: int) -> list[str]:
+    if host is None or not host.num_bytes:
+        return []
+    parts = [f"{size(host.num_bytes)} on the host"]
+    if host.num_pages:
+        parts.append(f"{host.num_pages * block_size:,} tokens of attention state")
+    if host.num_slots:
+        parts.append(f"{host.num_slots} recurrent states")
+    return [f"and {', '.join(parts)}"]
 
 
 def _stage_line(stage: StageInfo, block_size: int) -> str:

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from ..admission.claim import Order
 from ..admission.messages import RoundDown, RoundUp
-from ..admission.participant import Participant
 from .inbox import LoopInbox
 from .trace import Tracer
 
@@ -24,12 +23,20 @@ class RankRounds(Protocol):
         ...
 
 
+class RoundApplier(Protocol):
+    """What is asked of the participant here."""
+
+    def apply(self, down: RoundDown) -> RoundUp: ...
+    def take_orders(self) -> list[Order]: ...
+    def report(self) -> RoundUp | None: ...
+
+
 class OwnRounds:
     """Owns the participant and applies rounds in the thread that calls: WAVE under leases, LOOP in lockstep."""
 
     def __init__(
         self,
-        participant: Participant,
+        participant: RoundApplier,
         hand_over: Callable[[Order], object],
         handles_changed: Callable[[], None],
         tracer: Tracer,

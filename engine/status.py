@@ -17,13 +17,22 @@ class Loading(Struct, frozen=True, tag="loading"):
     total: int
 
 
+class HostTier(Struct, frozen=True):
+    """What a stage may keep in host memory; all zero where there is no such tier."""
+
+    num_pages: int = 0
+    num_slots: int = 0
+    num_bytes: int = 0
+
+
 class Loaded(Struct, frozen=True, tag="loaded"):
-    """The stage is ready to join its group. `layers` is (first, one past the last)."""
+    """The stage is ready to join its group. `layers` is (first, one past the last), `cache_bytes` of the device."""
 
     rank: int
     layers: tuple[int, int]
     weight_bytes: int
     cache_bytes: int
+    host: HostTier = HostTier()
 
 
 class Ready(Struct, frozen=True, tag="ready"):
