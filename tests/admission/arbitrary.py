@@ -43,6 +43,8 @@ class ArbitraryRank:
         self.rounds: deque[RoundDown] = deque()
         self.waves: deque[tuple[int, int, int]] = deque()
         self.outgoing: deque[RoundUp | WaveDone] = deque()
+        self.warm = rng.choice([0.2, 1.0])
+        """How likely it is to hint anything at all."""
         self.other_pages = 0
         """Taken by nobody that the leader knows of; given back some time."""
         self._round = 0
@@ -68,7 +70,7 @@ class ArbitraryRank:
             assert request.id not in self.requests and request.handle not in self.handles
             self.requests[request.id] = request
             self.handles[request.handle] = request.id
-        hints = tuple(Hint(p.request, p.attempt, self._reach(self.requests[p.request])) for p in down.probes)
+        hints = tuple(Hint(p.request, p.attempt, self._hint(self.requests[p.request])) for p in down.probes)
         for verdict in down.verdicts:
             self._conclude(verdict)
         votes = tuple(map(self._answer, (*down.installs, *down.trims)))
@@ -110,8 +112,10 @@ class ArbitraryRank:
 
     # Answers.
 
-    def _reach(self, request: Request, below: int | None = None) -> int:
-        most = reuse_limit(request.num_tokens, BLOCK) if below is None else below
+    def _hint(self, request: Request) -> int:
+        return self._reach(reuse_limit(request.num_tokens, BLOCK)) if self.random.random() < self.warm else 0
+
+    def _reach(self, most: int) -> int:
         return self.random.choice([most, most, most, self.random.randint(0, most // BLOCK) * BLOCK])
 
     def _answer(self, ask: Install | Trim) -> Vote:
@@ -125,20 +129,17 @@ class ArbitraryRank:
         return known[ask.attempt, asked]
 
     def _install(self, ask: Install, asked: int) -> Vote:
-        request = self.requests[ask.request]
         assert ask.request not in self.held, "two attempts of one request at once"
         assert ask.attempt > max((attempt for attempt, _ in self._votes[ask.request]), default=0)
         if self._lacking - {ask.request}:
             return self._refuse(ask, asked, BLOCKED)
-        return self._hold(ask, asked, self._reach(request, asked))
+        return self._hold(ask, asked, self._reach(asked))
 
     def _trim(self, ask: Trim, asked: int) -> Vote:
         held = self.held.pop(ask.request)
         assert held.attempt == ask.attempt and not held.committed, "a trim of what is committed"
         assert asked <= held.endpoint, "a trim to more than is there"
-        return self._hold(
-            ask, asked, asked if asked == held.endpoint else self._reach(self.requests[ask.request], asked)
-        )
+        return self._hold(ask, asked, asked if asked == held.endpoint else self._reach(asked))
 
     def _hold(self, ask: Install | Trim, asked: int, reach: int) -> Vote:
         pages = -(-self.requests[ask.request].num_tokens // BLOCK) - reach // BLOCK

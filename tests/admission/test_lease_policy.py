@@ -250,6 +250,38 @@ def test_answers_to_old_attempts_and_old_questions_are_ignored() -> None:
     assert script.admitted["a"].endpoint == 16
 
 
+def test_an_old_vote_for_the_same_endpoint_is_no_vote_for_the_new_attempt() -> None:
+    script = Script()
+    script.ranks[1].vote = refuse("a", times=1)
+    script.submit("a", range(30))
+    script.rounds()
+    script.grow(1)
+    script.step()  # Probed afresh.
+    script.broadcast()
+    assert script.sent[-1].installs == (Install(1, 3, 0, ()),)
+    for rank in script.ranks:
+        script.hear(RoundUp(1, rank.number, rank.round, votes=(committed(Install(1, 1, 0, ())),)))
+    assert not script.admitted
+    for rank in script.ranks:
+        script.hear(rank.answer())
+    assert "a" in script.admitted
+
+
+def test_an_old_hint_is_no_hint_for_the_new_probe() -> None:
+    script = Script(1)
+    script.ranks[0].vote = refuse("a", times=1)
+    script.submit("a", range(30))
+    script.rounds()
+    script.grow(0)
+    script.ranks[0].hint = lambda request: 8
+    script.broadcast()
+    assert script.sent[-1].probes == (Probe(1, 2),)
+    script.hear(RoundUp(1, 0, script.ranks[0].round, hints=(Hint(1, 0, 28),), released=1))
+    script.hear(script.ranks[0].answer())
+    script.rounds()
+    assert script.admitted["a"].endpoint == 8
+
+
 def test_an_answer_that_comes_twice_is_harmless() -> None:
     script = Script()
     script.submit("a", range(30))
