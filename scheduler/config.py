@@ -11,16 +11,56 @@ class SchedulerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    policy: Literal["static"] = Field(
-        default="static", description="how a wave's budget is chosen; static: always max_wave_tokens"
+    policy: Literal["static", "mpu"] = Field(
+        default="static",
+        description="how waves are chosen; static: as many tokens as a wave may have; mpu: fewer when little work is "
+        "left, so that every stage has a wave",
     )
     max_wave_tokens: int = Field(default=16_384, ge=1, description="the most tokens of one wave (M)")
     min_wave_tokens: int = Field(default=8_192, ge=1, description="the floor of a wave's budget (b_min)")
     max_spans: int = Field(default=128, ge=1, le=512, description="the most spans of one wave")
-    avoid_fragments: bool = Field(
-        default=False,
+    pipeline_fills: int = Field(
+        default=2,
+        ge=0,
+        le=8,
+        description="F: mpu aims at R + (F-1)P waves of admitted work, where R = 2P; 0 is one pipeline fill",
+    )
+    count_in_flight: bool = Field(
+        default=True, description="mpu counts the latest chunks in the ring as work, not only what is unscheduled"
+    )
+    thinning_limit: float = Field(
+        default=0.125,
+        ge=0,
+        le=1,
+        description="the most of all work that a smaller mpu budget may newly split, once a larger one gives R waves",
+    )
+    hysteresis: float = Field(
+        default=0.125,
+        ge=0,
+        lt=1,
+        description="mpu lowers its budget only where the present one gives less than 1 - this of the waves aimed at",
+    )
+    rise_decisions: int | None = Field(
+        default=None, ge=1, le=1_024, description="waves in a row that must want mpu's next larger budget; R/2 if unset"
+    )
+    fall_decisions: int | None = Field(
+        default=None, ge=1, le=1_024, description="waves in a row that must want a smaller mpu budget; R if unset"
+    )
+    avoid_fragments: bool | None = Field(
+        default=None,
         description="leave a wave's last room empty, or to a smaller request, rather than cut from a larger one a "
-        "span below max(min_wave_tokens, budget / 2)",
+        "span below max(min_wave_tokens, budget / 2); if unset, mpu does and static does not",
+    )
+    lone_wave_wait: bool | None = Field(
+        default=None,
+        description="let a last wave below half of max_wave_tokens wait for a request that is being admitted, at most "
+        "until the next wave completes; if unset, mpu does",
+    )
+    ageing_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=86_400,
+        description="a request that waited so long is served as if it were one level of priority more urgent, and so on",
     )
     progress_deadline_s: float = Field(
         default=5.0,
@@ -36,6 +76,16 @@ class SchedulerConfig(BaseModel):
                 f"min_wave_tokens ({self.min_wave_tokens}) must be at most max_wave_tokens ({self.max_wave_tokens})"
             )
         return self
+
+    @property
+    def fragment_floor(self) -> int | None:
+        """b_min where the fragment rule holds, else None."""
+        avoids = self.policy == "mpu" if self.avoid_fragments is None else self.avoid_fragments
+        return self.min_wave_tokens if avoids else None
+
+    @property
+    def lone_waves_wait(self) -> bool:
+        return self.policy == "mpu" if self.lone_wave_wait is None else self.lone_wave_wait
 
 
 def check_block_alignment(config: SchedulerConfig, block_size: int) -> None:

@@ -18,14 +18,19 @@ class DuplicateLane(ValueError):  # noqa: N818
 class Lane:
     """A request's place across waves, until its last chunk is scheduled. Tokens before `position` are reused or
     scheduled; `end` is the prompt's length. `last_wave` is −1 until a wave names the request. `waiting_since` is when
-    the lane was first seen unscheduled after its last span, in the planner's time."""
+    the lane was first seen unscheduled after its last span, `admitted_at` when it was first seen at all, and
+    `deadline` when its last token should be computed, all in the planner's time. Of two priorities the lower number
+    goes first."""
 
     request: int
     attempt: int
     endpoint: int
     position: int
     end: int
+    priority: int = 0
+    deadline: float | None = None
     last_wave: int = -1
+    admitted_at: float | None = None
     waiting_since: float | None = None
 
     @property
@@ -50,7 +55,15 @@ class Lanes:
     def get(self, request: int) -> Lane | None:
         return self._lanes.get(request)
 
-    def add(self, request: int, attempt: int, endpoint: int, num_tokens: int) -> None:
+    def add(
+        self,
+        request: int,
+        attempt: int,
+        endpoint: int,
+        num_tokens: int,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> None:
         """Raises `DuplicateLane`; `ValueError` unless the endpoint is block-aligned and leaves a token to compute."""
         if request in self._lanes:
             raise DuplicateLane(f"request {request} already has a lane")
@@ -59,7 +72,7 @@ class Lanes:
                 f"request {request}: endpoint {endpoint} of {num_tokens} tokens must be a multiple of "
                 f"{self._block_size} and leave at least one token to compute"
             )
-        self._lanes[request] = Lane(request, attempt, endpoint, position=endpoint, end=num_tokens)
+        self._lanes[request] = Lane(request, attempt, endpoint, endpoint, num_tokens, priority, deadline)
 
     def remove(self, request: int) -> Lane | None:
         return self._lanes.pop(request, None)

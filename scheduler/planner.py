@@ -1,9 +1,10 @@
 """Rank 0's planner: from admitted requests to waves."""
 
-from .budget import BudgetPolicy, Work, make_policy
 from .config import SchedulerConfig, check_block_alignment
 from .lanes import DuplicateLane, Lane, Lanes
-from .packer import Packer
+from .order import ServiceOrder
+from .policies import make_policy
+from .policy import Situation, WavePolicy
 from .ring import Ring, WaveOutOfOrder
 from .span import Span, WavePlan
 
@@ -16,16 +17,19 @@ class Planner:
     waves, one span a wave. Time is whatever monotonic seconds the caller passes."""
 
     def __init__(
-        self, config: SchedulerConfig, block_size: int, num_stages: int, policy: BudgetPolicy | None = None
+        self, config: SchedulerConfig, block_size: int, num_stages: int, policy: WavePolicy | None = None
     ) -> None:
         """Raises `ValueError` where the config does not suit the block size. `policy` overrides the config's."""
         check_block_alignment(config, block_size)
         self._config = config
-        self._policy = policy or make_policy(config)
+        self._policy = policy or make_policy(config, block_size, num_stages)
         self._lanes = Lanes(block_size)
         self._ring = Ring(2 * num_stages)
-        self._packer = Packer(block_size, config.max_spans, config.min_wave_tokens if config.avoid_fragments else None)
+        self._order = ServiceOrder(config.ageing_s, lambda lane: 0.0)
         self._next_wave = 0
+        self._held_wave = -1
+        """The last wave that was held back for an admission: none is held twice."""
+        self._holding = False
 
     @property
     def runnable(self) -> bool:
@@ -34,8 +38,9 @@ class Planner:
 
     @property
     def can_plan(self) -> bool:
-        """Whether `plan` would return a wave."""
-        return self.runnable and not self._ring.full
+        """Whether `plan` would look for a wave: there is something to plan, room in the ring, and no lone wave that
+        waits for company. What makes it true again is `admit` or `complete`."""
+        return self.runnable and not self._ring.full and not self._holding
 
     @property
     def in_flight(self) -> int:
@@ -50,12 +55,23 @@ class Planner:
         """The request's lane, to be read only; None before admission and once its last chunk is scheduled."""
         return self._lanes.get(request)
 
-    def admit(self, request: int, attempt: int, endpoint: int, num_tokens: int) -> None:
-        """Opens a lane for the tokens [endpoint, num_tokens), behind those before it. Raises `DuplicateLane`, and
-        `ValueError` on an endpoint that is unaligned or leaves nothing to compute."""
+    def admit(
+        self,
+        request: int,
+        attempt: int,
+        endpoint: int,
+        num_tokens: int,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> None:
+        """Opens a lane for the tokens [endpoint, num_tokens), behind those before it. Lower `priority` numbers are
+        served first; `deadline`, in the planner's time, is when the last token should be computed. Raises
+        `DuplicateLane`, and `ValueError` on an endpoint that is unaligned or leaves nothing to compute."""
         if self._ring.last_wave_of(request) >= 0:
             raise DuplicateLane(f"request {request} is still in flight")
-        self._lanes.add(request, attempt, endpoint, num_tokens)
+        self._lanes.add(request, attempt, endpoint, num_tokens, priority, deadline)
+        self._holding = False
 
     def stop(self, request: int) -> int:
         """Plans no more of the request. Returns the last wave that names it, or −1: none ever did, or the last
@@ -63,12 +79,18 @@ class Planner:
         lane = self._lanes.remove(request)
         return self._ring.last_wave_of(request) if lane is None else lane.last_wave
 
-    def plan(self, now: float) -> WavePlan | None:
-        """The next wave; None when the ring is full or nothing is runnable. Calling it again plans the same."""
+    def plan(self, now: float, admitting: bool = False) -> WavePlan | None:
+        """The next wave; None when the ring is full, nothing is runnable, or what is left is held back until the
+        next `admit` or `complete`, which happens only where `admitting` says that a request is on its way.
+        Calling it again plans the same."""
         overdue = self._overdue(now)
         if not self.can_plan:
             return None
-        spans = self._packer.pack(self._lanes, self._policy.budget(self._work()), overdue)
+        lanes = self._order.of(self._lanes, now)
+        spans = self._policy.spans(Situation(lanes, self._ring, overdue, now))
+        if admitting and not overdue and self._is_lone(spans) and self._held_wave != self._next_wave:
+            self._holding, self._held_wave = True, self._next_wave
+            return None
         return WavePlan(self._next_wave, spans)
 
     def accept(self, plan: WavePlan) -> None:
@@ -86,15 +108,24 @@ class Planner:
         for span in plan.spans:
             self._lanes.advance(span, plan.wave)
         self._next_wave += 1
+        self._policy.accepted(plan)
 
     def complete(self, wave: int) -> tuple[Span, ...]:
         """Takes the oldest wave out of the ring, and returns its spans. Raises `UnknownWave`, `WaveOutOfOrder`."""
-        return self._ring.complete(wave)
+        spans = self._ring.complete(wave)
+        self._holding = False
+        self._policy.completed(wave)
+        return spans
 
-    def _work(self) -> Work:
-        return Work(
-            unscheduled=tuple(lane.remaining for lane in self._lanes),
-            in_flight=tuple(span.length for span in self._ring.latest_chunks().values()),
+    def _is_lone(self, spans: tuple[Span, ...]) -> bool:
+        """Whether the wave would be all that is left, and less than half of what a wave may be, while others run: then
+        a request that is being admitted may share it (paper §3)."""
+        return (
+            self._config.lone_waves_wait
+            and len(self._ring) > 0
+            and len(spans) == len(self._lanes)
+            and all(span.last for span in spans)
+            and 2 * sum(span.length for span in spans) < self._config.max_wave_tokens
         )
 
     def _overdue(self, now: float) -> frozenset[int]:
@@ -102,6 +133,8 @@ class Planner:
         for lane in self._lanes:
             if lane.waiting_since is None:
                 lane.waiting_since = now
+                if lane.admitted_at is None:
+                    lane.admitted_at = now
             elif now - lane.waiting_since >= self._config.progress_deadline_s:
                 late.append(lane.request)
         return frozenset(late)

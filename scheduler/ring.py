@@ -30,7 +30,7 @@ class Ring:
             raise ValueError(f"a ring of {capacity} waves cannot carry any")
         self.capacity = capacity
         self._waves: OrderedDict[int, tuple[Span, ...]] = OrderedDict()
-        self._last_wave: dict[int, int] = {}
+        self._latest: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._waves)
@@ -44,11 +44,11 @@ class Ring:
 
     def last_wave_of(self, request: int) -> int:
         """The newest wave in flight that names the request; −1 if none does."""
-        return self._last_wave.get(request, -1)
+        return self._latest.get(request, (-1, 0))[0]
 
-    def latest_chunks(self) -> dict[int, Span]:
-        """Of every request in the ring, its most recent span there (the in-flight part of W, paper §3)."""
-        return {span.request: span for spans in self._waves.values() for span in spans}
+    def latest_chunks(self) -> tuple[int, ...]:
+        """Of every request in the ring, the tokens of its most recent span (the in-flight part of W, paper §3)."""
+        return tuple(length for _, length in self._latest.values())
 
     def add(self, plan: WavePlan) -> None:
         """Raises `RingFull`, or `WaveOutOfOrder` when a newer wave is already in flight."""
@@ -57,7 +57,7 @@ class Ring:
         if self._waves and plan.wave <= next(reversed(self._waves)):
             raise WaveOutOfOrder(f"wave {plan.wave} comes after wave {next(reversed(self._waves))}")
         self._waves[plan.wave] = plan.spans
-        self._last_wave.update((span.request, plan.wave) for span in plan.spans)
+        self._latest.update((span.request, (plan.wave, span.length)) for span in plan.spans)
 
     def complete(self, wave: int) -> tuple[Span, ...]:
         """The spans of the oldest wave, which leaves. Raises `UnknownWave`, or `WaveOutOfOrder` when an older wave
@@ -69,6 +69,6 @@ class Ring:
             raise WaveOutOfOrder(f"wave {wave} completed before wave {oldest}")
         spans = self._waves.pop(wave)
         for span in spans:
-            if self._last_wave[span.request] == wave:
-                del self._last_wave[span.request]
+            if self._latest[span.request][0] == wave:
+                del self._latest[span.request]
         return spans

@@ -20,7 +20,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class WavePlan:
-    """The spans that travel together, in the order of their requests' admission. Wave ids count up from 0, without
+    """The spans that travel together, in the order of service. Wave ids count up from 0, without
     gaps, over the waves that were accepted."""
 
     wave: int

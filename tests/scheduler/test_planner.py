@@ -6,12 +6,14 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from wavepp.scheduler.budget import Work
 from wavepp.scheduler.config import SchedulerConfig
 from wavepp.scheduler.lanes import DuplicateLane, PositionMismatch
+from wavepp.scheduler.packer import Packer
 from wavepp.scheduler.planner import Planner
+from wavepp.scheduler.policy import BudgetedWaves
 from wavepp.scheduler.ring import RingError, UnknownWave, WaveOutOfOrder
 from wavepp.scheduler.span import Span, WavePlan
+from wavepp.scheduler.work import Work
 
 BLOCK = 4
 
@@ -297,22 +299,93 @@ def test_the_deadline_counts_from_the_last_span() -> None:
 
 def test_the_policy_sees_what_is_unscheduled_and_the_latest_chunks_in_flight() -> None:
     seen: list[Work] = []
+    decided: list[int] = []
 
     class Halving:
-        def budget(self, work: Work) -> int:
+        def budget(self, work: Work, idle: bool) -> int:
+            assert idle == (not seen)
             seen.append(work)
             return 8
 
+        def decided(self) -> None:
+            decided.append(len(seen))
+
     config = SchedulerConfig(max_wave_tokens=16, min_wave_tokens=8)
-    planner = Planner(config, BLOCK, num_stages=2, policy=Halving())
+    planner = Planner(config, BLOCK, num_stages=2, policy=BudgetedWaves(Halving(), Packer(BLOCK, 8)))
     planner.admit(0, 0, 4, 30)
     planner.admit(1, 0, 0, 5)
     assert [run_wave(planner).tokens for _ in range(4)] == [8, 8, 8, 7]
     assert seen[0] == Work(unscheduled=(26, 5), in_flight=())
     assert seen[2] == Work(unscheduled=(10, 5), in_flight=(8,))
     assert seen[2].tokens == 23
+    assert decided == [1, 2, 3, 4]
 
 
 def test_budgets_off_the_block_size_are_refused() -> None:
     with pytest.raises(ValueError, match="max_wave_tokens"):
         planner_of(most=18)
+
+
+def held_planner(lone_wave_wait: bool | None = None) -> Planner:
+    """One wave in flight, and the last 7 tokens of request 0 to plan, of the 16 that a wave may have."""
+    planner = planner_of(most=16, least=16, policy="mpu", lone_wave_wait=lone_wave_wait)
+    planner.admit(0, 0, 0, 23)
+    assert run_wave(planner).tokens == 16
+    return planner
+
+
+def test_a_lone_small_wave_waits_for_a_request_under_admission_and_takes_it_along() -> None:
+    planner = held_planner()
+    for _ in range(2):
+        assert planner.plan(0.0, admitting=True) is None
+        assert planner.runnable
+        assert not planner.can_plan
+    planner.admit(1, 0, 0, 3)
+    assert planner.can_plan
+    assert planner.plan(0.0) == WavePlan(1, (Span(0, 16, 7, True), Span(1, 0, 3, True)))
+
+
+def test_a_lone_wave_waits_until_the_next_wave_completes_and_only_once() -> None:
+    planner = held_planner()
+    planner.accept(WavePlan(1, (Span(0, 16, 4, False),)))
+    assert planner.plan(0.0, admitting=True) is None
+    planner.complete(0)
+    assert planner.can_plan
+    assert planner.plan(0.0, admitting=True) == WavePlan(2, (Span(0, 20, 3, True),))
+
+
+@pytest.mark.parametrize(
+    "reason", ["nothing is admitted", "nothing is in flight", "half full", "switched off", "overdue"]
+)
+def test_a_lone_wave_does_not_wait_in_vain(reason: str) -> None:
+    planner = held_planner(lone_wave_wait=reason != "switched off")
+    if reason == "nothing is in flight":
+        planner.complete(0)
+    if reason == "half full":
+        planner.admit(1, 0, 0, 9)
+        planner.stop(0)
+    now = 0.0
+    if reason == "overdue":
+        assert planner.plan(0.0) is not None
+        now = 5.0
+    assert planner.plan(now, admitting=reason != "nothing is admitted") is not None
+
+
+def test_urgent_requests_and_early_deadlines_are_planned_first() -> None:
+    planner = planner_of(most=8, stages=4)
+    planner.admit(0, 0, 0, 8)
+    planner.admit(1, 0, 0, 8, deadline=60.0)
+    planner.admit(2, 0, 0, 8, deadline=50.0)
+    planner.admit(3, 0, 0, 8, priority=-1)
+    assert [run_wave(planner).spans[0].request for _ in range(4)] == [3, 2, 1, 0]
+
+
+def test_a_low_priority_is_served_in_the_end() -> None:
+    planner = planner_of(most=8, stages=4, ageing_s=10.0)
+    planner.admit(0, 0, 0, 8, priority=1)
+    served: list[int] = []
+    for step in range(12):
+        planner.admit(step + 1, 0, 0, 8)
+        served.append(run_wave(planner, now=float(step)).spans[0].request)
+        planner.complete(step)
+    assert served == [*range(1, 11), 0, 11]

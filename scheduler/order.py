@@ -1,0 +1,32 @@
+"""Who is served first."""
+
+from collections.abc import Callable, Iterable
+
+from .lanes import Lane
+
+
+class ServiceOrder:
+    """Lower priority numbers first; within one, the earliest deadline that can still be met; then, first come, first
+    served, those without a deadline and those whose deadline is lost, which no longer gains anything by haste.
+
+    Ageing: a lane's priority falls by one for every `ageing_s` since its admission, so that a stream of more urgent
+    requests, or of earlier deadlines, delays nobody for ever: by then the deadline of whoever has waited longer goes
+    with the priority. Without priorities and deadlines the order is that of admission, whatever the ages."""
+
+    def __init__(self, ageing_s: float, least_s: Callable[[Lane], float]) -> None:
+        """`least_s(lane)`: the fewest seconds in which the rest of the lane could be computed."""
+        self._ageing_s, self._least_s = ageing_s, least_s
+
+    def of(self, lanes: Iterable[Lane], now: float) -> list[Lane]:
+        """`lanes` come in the order of admission. O(n log n), and O(n) where nobody asked for anything."""
+        ordered = list(lanes)
+        if any(lane.priority or lane.deadline is not None for lane in ordered):
+            ordered.sort(key=lambda lane: self._rank(lane, now))
+        return ordered
+
+    def _rank(self, lane: Lane, now: float) -> tuple[int, float]:
+        waited = 0.0 if lane.admitted_at is None else max(0.0, now - lane.admitted_at)
+        level = lane.priority - int(waited / self._ageing_s)
+        if lane.deadline is None or now + self._least_s(lane) > lane.deadline:
+            return level, float("inf")
+        return level, lane.deadline

@@ -1,0 +1,17 @@
+"""The policies, by name."""
+
+from .config import SchedulerConfig
+from .mpu import MpuBudget
+from .packer import Packer
+from .policy import BudgetedWaves, WavePolicy
+from .static import StaticBudget
+
+
+def make_policy(config: SchedulerConfig, block_size: int, num_stages: int) -> WavePolicy:
+    """The policy that the config names."""
+    packer = Packer(block_size, config.max_spans, config.fragment_floor)
+    match config.policy:
+        case "static":
+            return BudgetedWaves(StaticBudget(config.max_wave_tokens), packer)
+        case "mpu":
+            return BudgetedWaves(MpuBudget(config, block_size, num_stages), packer)
