@@ -1,59 +1,133 @@
 """The full-attention window: a request needs every block, so it holds a page for each."""
 
-from collections.abc import Sequence as Keys
+from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence as Keys
+from itertools import islice
+
+from .errors import CacheCorrupt
+from .hint_index import HintIndex
 from .layout import Window
-from .lru import Entry
+from .moves import Copies
 from .sequence import Sequence
+from .table import Entry
 from .tree import BlockTree
-from .window import CacheWindow, Demand
+from .window import CacheWindow
 
 
 class AttentionWindow(CacheWindow[BlockTree]):
     """Pages and their tree. Under the stage cache's mutex.
 
     A sequence pins one path from the root: the reused blocks, then every block it has published. Where another
-    request had published a block first, that request's page stays in the tree and ours remains the sequence's own; the
-    node is pinned all the same, so that what is attached below it never loses its parent.
+    request that still holds the block had published it first, that request's page stays in the tree and ours remains
+    the sequence's own; the node is pinned all the same, so that what is attached below it never loses its parent.
     """
 
     window = Window.ATTENTION
 
-    def __init__(self, num_pages: int, block_size: int) -> None:
-        super().__init__(BlockTree(), num_pages)
+    def __init__(self, num_pages: int, block_size: int, index: HintIndex, host_pages: int = 0) -> None:
+        super().__init__(BlockTree(index), num_pages, host_pages)
         self._block_size = block_size
 
     def reach(self, keys: Keys[bytes], limit: int) -> int:
         return self.tree.match(keys, limit // self._block_size) * self._block_size
 
+    def leasable(self, keys: Keys[bytes], limit: int) -> int:
+        blocks = self.tree.match(keys, limit // self._block_size)
+        held, slack = self.tree.held(keys, blocks), self.slack
+        # Of the blocks that nobody holds yet, those on the device stop being reclaimable; those on the host cost
+        # nothing before they are promised a page.
+        if self.tree.resident(keys, blocks) - held > slack:
+            blocks = held + slack
+        return blocks * self._block_size
+
+    def pin(self, sequence: Sequence) -> None:
+        sequence.path = self.tree.pin_path(sequence.keys, sequence.endpoint // self._block_size)
+
+    def regained(self, sequence: Sequence, endpoint: int) -> int:
+        path = sequence.path
+        kept = endpoint // self._block_size
+        alone = bisect_left(path, True, key=lambda node: node.refs == 1)
+        return max(0, _resident(sequence) - max(kept, alone))
+
+    def trim(self, sequence: Sequence, endpoint: int) -> None:
+        kept = endpoint // self._block_size
+        self.tree.unpin_path(sequence.path[kept:])
+        del sequence.path[kept:]
+
     def size(self, num_tokens: int, num_snapshots: int) -> int:
         return -(-num_tokens // self._block_size)
 
-    def sustains(self, endpoint: int, num_tokens: int, num_snapshots: int) -> bool:
-        return self.size(num_tokens, num_snapshots) <= self.pool.capacity
+    def demand(self, sequence: Sequence, endpoint: int, planned: tuple[int, ...]) -> int:
+        return self.size(sequence.num_tokens, 0) - min(_resident(sequence), endpoint // self._block_size)
 
-    def demand(self, sequence: Sequence) -> Demand:
-        reused = sequence.endpoint // self._block_size
-        reclaimable_prefix = reused - self.tree.held(sequence.keys, reused)
-        return Demand(self.size(sequence.num_tokens, 0) - reused, self.available - reclaimable_prefix)
+    def outstanding(self, sequence: Sequence) -> int:
+        return self.size(sequence.num_tokens, 0) - (len(sequence.pages) or _resident(sequence))
 
-    def claim(self, sequence: Sequence) -> None:
-        reused = sequence.endpoint // self._block_size
-        sequence.path = self.tree.pin_path(sequence.keys, reused)
-        rest = self.take(self.size(sequence.num_tokens, 0) - reused)
-        sequence.pages = (*(node.item for node in sequence.path), *rest)
+    def bring(self, sequence: Sequence, limit: int | None, copies: Copies) -> None:
+        path = sequence.path
+        if sequence.pages or not path:
+            return
+        there = _resident(sequence)
+        absent = path[there:] if limit is None else path[there : there + limit]
+        pages = self.take(sequence, len(absent), copies)
+        for node, page in zip(absent, pages, strict=True):
+            self.host.bring_back(node, page, copies)
+        if there + len(absent) == len(path):
+            sequence.pages = tuple([node.item for node in path])
+
+    def extend(self, sequence: Sequence, upto: int, copies: Copies) -> bool:
+        missing = self.size(upto, 0) - len(sequence.pages)
+        if missing <= 0:
+            return False
+        sequence.pages = (*sequence.pages, *self.take(sequence, missing, copies))
+        return True
+
+    def covers(self, sequence: Sequence, computed: int) -> bool:
+        return len(sequence.pages) >= self.size(computed, 0)
 
     def publish(self, sequence: Sequence, computed: int) -> None:
-        path, keys, pages = sequence.path, sequence.keys, sequence.pages
+        tree, path, keys, pages = self.tree, sequence.path, sequence.keys, sequence.pages
         parent = path[-1] if path else None
         for block in range(len(path), computed // self._block_size):
-            parent = self.tree.attach(parent, keys[block], pages[block])
-            path.append(parent)
+            key, page = keys[block], pages[block]
+            node = tree.get(key)
+            if node is None:
+                node = tree.attach(parent, key, page)
+            else:
+                others = node.refs
+                tree.pin(node)
+                if node.item < 0:
+                    self.host.bring_back(node, page)
+                elif others == 0:
+                    # Ours replaces the page that nobody holds: holding both would take one from what is promised.
+                    self.pool.give((node.item,))
+                    node.item = page
+                else:
+                    sequence.duplicates += 1
+            path.append(node)
+            parent = node
+
+    def seal(self, sequence: Sequence) -> None:
+        if not sequence.duplicates:
+            return
+        path, pages = sequence.path, sequence.pages
+        self.pool.give([page for page, node in zip(pages, path, strict=False) if node.item != page])
+        sequence.pages = (*[node.item for node in path], *islice(pages, len(path), None))
+        sequence.duplicates = 0
 
     def release(self, sequence: Sequence) -> None:
+        if self.window in sequence.promised:
+            raise CacheCorrupt(f"request {sequence.request} lets go of its blocks before its pages' promise")
         self.pool.give(reversed(sequence.own_pages()))
         self.tree.unpin_path(sequence.path)
-        sequence.path, sequence.pages = [], ()
+        sequence.path, sequence.pages, sequence.duplicates = [], (), 0
 
     def holds(self, sequence: Sequence) -> tuple[list[int], list[Entry]]:
         return sequence.own_pages(), list(sequence.path)
+
+
+def _resident(sequence: Sequence) -> int:
+    """How many blocks of the path, a prefix of it, are on the device. O(log path)."""
+    return bisect_left(sequence.path, True, key=lambda node: node.item < 0)

@@ -39,3 +39,7 @@ class HandleNotSealed(CacheError):
 
 class HandleGone(CacheError):
     """The handle was released; its state only waits for pulls that are already open."""
+
+
+class WrongPhase(CacheError):
+    """The request has not come as far as the call needs it, or further: leased, prepared, committed, materialised."""

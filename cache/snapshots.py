@@ -1,37 +1,43 @@
 """The recurrent window's snapshots: each stands alone, at exactly its position."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from .errors import CacheCorrupt
-from .lru import Entry, LruTable
+from .eviction import Retention
+from .hint_index import HintIndex
+from .layout import Window
+from .table import Entry, EntryTable
 
 
 class Snapshot(Entry):
-    """The state after exactly `position` tokens, keyed by the block that ends there. `item` is its slot."""
+    """The state after exactly `position` tokens, keyed by the block that ends there. `item` is its slot; `cost` the
+    tokens from the one before it on its chain, which would have to be computed again to have it back."""
 
     __slots__ = ("position",)
 
-    def __init__(self, key: bytes, slot: int, position: int) -> None:
-        super().__init__(key, slot, refs=0)
+    def __init__(self, key: bytes, slot: int, position: int, cost: int) -> None:
+        super().__init__(key, slot, refs=0, cost=cost)
         self.position = position
 
 
-class SnapshotTree(LruTable[Snapshot]):
+class SnapshotTree(EntryTable[Snapshot]):
     """Attached snapshots. The chained key names the whole prefix, so no snapshot needs another, and they are evicted
     in any order of positions. Under the stage cache's mutex."""
 
-    __slots__ = ("_block_size",)
-
-    def __init__(self, block_size: int) -> None:
-        super().__init__()
+    def __init__(self, index: HintIndex, block_size: int, retention: Retention = "lru") -> None:
+        super().__init__(Window.RECURRENT, index, retention)
         self._block_size = block_size
 
-    def match(self, keys: Sequence[bytes], limit: int) -> int:
-        """The largest position, at most `limit` tokens, with a snapshot on the chain `keys`; 0 when there is none."""
+    def match(self, keys: Sequence[bytes], limit: int, usable: Callable[[Snapshot], bool] | None = None) -> int:
+        """The largest position, at most `limit` tokens, with a snapshot on the chain `keys` (and a `usable` one, where
+        that is asked); 0 when there is none. One look at each block that is passed."""
         if not self._entries:
             return 0
         for block in range(min(limit // self._block_size, len(keys)) - 1, -1, -1):
-            if keys[block] in self._entries:
+            snapshot = self._entries.get(keys[block])
+            if snapshot is not None and (usable is None or usable(snapshot)):
                 return (block + 1) * self._block_size
         return 0
 
@@ -39,18 +45,9 @@ class SnapshotTree(LruTable[Snapshot]):
         """The snapshot at exactly `position` tokens (block-aligned) of the chain `keys`."""
         return self._entries.get(keys[position // self._block_size - 1]) if position else None
 
-    def attach(self, key: bytes, position: int, slot: int) -> Snapshot:
-        """The snapshot of `key`, held by nobody but the tree and now the most recently used.
-
-        One that is attached already stays, with its own slot: then the result's `item` is not `slot`, which
-        remains the caller's.
-        """
-        snapshot = self._entries.get(key)
-        if snapshot is None:
-            return self._attach(Snapshot(key, slot, position))
-        if snapshot.refs == 0:
-            self._unreferenced.move_to_end(key)
-        return snapshot
+    def attach(self, key: bytes, position: int, slot: int, cost: int = 0) -> Snapshot:
+        """A new snapshot, held by nobody but the tree and now the most recently used."""
+        return self.insert(Snapshot(key, slot, position, cost))
 
     def check(self) -> None:
         super().check()

@@ -1,141 +1,229 @@
 """Everything that one stage caches, for every request, behind one mutex."""
 
+from __future__ import annotations
+
 from collections.abc import Generator
 from collections.abc import Sequence as Keys
-from contextlib import contextmanager
-from itertools import count, pairwise
+from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 from threading import Lock
+from typing import Any
 
-from .answers import Claimed, NoRoom, Pull, Reach, Short
+from . import escrow, lease
+from .answers import NoRoom, Prepared, Pull, Reach
 from .attention_window import AttentionWindow
-from .errors import (
-    AttemptConflict,
-    CacheCorrupt,
-    DuplicateHandle,
-    HandleGone,
-    HandleNotSealed,
-    UnknownHandle,
-    UnknownSequence,
-)
-from .gauges import CacheGauges
+from .errors import AttemptConflict, CacheCorrupt, UnknownSequence, WrongPhase
+from .escrow import Floors
+from .eviction import Retention
+from .gauges import CacheGauges, take_gauges
+from .handles import Handles, is_over
+from .hint_index import HintIndex
+from .integrity import check_window
 from .layout import Window
+from .moves import Copies, Moves
 from .recurrent_window import RecurrentWindow
-from .sequence import Sequence
+from .sequence import Phase, Sequence
 from .window import CacheWindow
+
+_NO_FLOORS = Floors()
 
 
 class StageCache:
     """The windows of one stage, what requests hold of them, and the handles and pulls that keep finished ones.
 
     Any thread may call any method: one mutex, held for bookkeeping only, never across I/O, hashing or a device sync.
-    Ownership passes lease → sequence → handle with the one `Sequence` object, so no reference is let go in between.
+    WAVE leases, prepares, commits and withdraws while LOOP materialises, publishes, seals and releases. Ownership
+    passes lease → sequence → handle with the one `Sequence` object, so no reference is let go in between.
     """
 
-    def __init__(self, windows: frozenset[Window], num_pages: int, num_slots: int, block_size: int) -> None:
-        """A count is ignored where its window is not among `windows`. Raises ValueError for one below 1 that is."""
+    def __init__(
+        self,
+        windows: frozenset[Window],
+        num_pages: int,
+        num_slots: int,
+        block_size: int,
+        *,
+        host_pages: int = 0,
+        host_slots: int = 0,
+        floors: Floors = _NO_FLOORS,
+        retention: Retention = "lru",
+        mutex: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        """A count is ignored where its window is not among `windows`. `host_pages` and `host_slots` are places of the
+        host tier (0: none). `retention` is the snapshots' order of eviction, on both tiers. `mutex` is used instead of
+        a lock of its own. Raises ValueError for a window without pages or slots."""
         self.block_size = block_size
-        self._attention = AttentionWindow(num_pages, block_size) if Window.ATTENTION in windows else None
-        self._recurrent = RecurrentWindow(num_slots, block_size) if Window.RECURRENT in windows else None
+        self.index = HintIndex(windows, block_size)
+        """Of what is attached; any thread reads it without the mutex."""
+        self._attention: AttentionWindow | None = None
+        self._recurrent: RecurrentWindow | None = None
+        if Window.ATTENTION in windows:
+            self._attention = AttentionWindow(num_pages, block_size, self.index, host_pages)
+        if Window.RECURRENT in windows:
+            self._recurrent = RecurrentWindow(num_slots, block_size, self.index, host_slots, retention)
         # In the order in which they narrow a reach: the snapshot is looked for below what attention has.
         self._windows: tuple[CacheWindow, ...] = tuple(w for w in (self._attention, self._recurrent) if w is not None)
-        self._mutex = Lock()
+        self._floors = floors
+        self._mutex = Lock() if mutex is None else mutex
         self._sequences: dict[int, Sequence] = {}
         """Unsealed, by request."""
-        self._handles: dict[str, Sequence] = {}
-        """Every sequence, sealed or not, by handle."""
-        self._pulls: dict[int, Sequence] = {}
-        self._pull_ids = count(1)
+        self._handles = Handles()
         self._released = 0
 
+    # Admission.
+
+    def hint(self, keys: Keys[bytes], limit: int) -> Reach:
+        """How much of the prefix `keys` this stage could reuse, at most `limit` = alignDown_B(n-1) tokens, as far as
+        the index knows. Takes no mutex, owns nothing, and may be out of date at once."""
+        return self.index.reach(keys, limit)
+
     def probe(self, keys: Keys[bytes], limit: int) -> Reach:
-        """How much of the prefix `keys` this stage could reuse, at most `limit` = alignDown_B(n-1) tokens. Owns
-        nothing, and does not count as a use."""
+        """The same by a walk under the mutex. Owns nothing, and does not count as a use."""
         with self._mutex:
-            return self._reach(keys, limit)
+            return lease.probe(self._windows, keys, limit)
 
-    def claim(
-        self,
-        request: int,
-        attempt: int,
-        handle: str,
-        keys: Keys[bytes],
-        num_tokens: int,
-        candidate: int,
-        snapshots: tuple[int, ...],
-    ) -> Claimed | Short | NoRoom:
-        """Pins the first `candidate` tokens and takes all that the rest of the prompt needs, or takes nothing.
+    def lease(
+        self, request: int, attempt: int, handle: str, keys: Keys[bytes], num_tokens: int, candidate: int
+    ) -> Reach:
+        """Pins what is there of the first `candidate` tokens, and says how much that is. Nothing is promised yet.
 
-        Taken are a page for every block from the candidate to ⌈n/B⌉, a live slot, and a slot for each position of
-        `snapshots` beyond the candidate; least recently used pages and snapshots are evicted for them, never the
-        claim's own prefix. `keys` are those of the prompt's full blocks. The same attempt again gets the same answer.
-
-        `Short`: the stage cannot reach the candidate, or could never hold it together with the rest (a snapshot to
-        resume from costs a slot of its own). Raises AttemptConflict while another attempt of the request is held or
-        when it is done already, DuplicateHandle, and ValueError for a malformed claim.
+        `keys` are those of the prompt's full blocks. It is less than there is where a committed escrow has no other
+        victims, and where the snapshot would leave no slot to go on in. The same attempt again gets the same answer.
+        Raises AttemptConflict while another attempt of the request is held, DuplicateHandle, and ValueError for a
+        malformed call.
         """
-        self._validate(keys, num_tokens, candidate, snapshots)
-        sequence = Sequence(
-            request=request,
-            attempt=attempt,
-            handle=handle,
-            keys=tuple(keys),
-            num_tokens=num_tokens,
-            endpoint=candidate,
-            planned=tuple(position for position in snapshots if position > candidate),
-            computed=candidate,
-        )
+        block = self.block_size
+        if num_tokens < 1 or len(keys) != num_tokens // block:
+            raise ValueError(f"{len(keys)} keys for {num_tokens} tokens in blocks of {block}")
+        self._validate_endpoint(candidate, num_tokens)
+        sequence = Sequence(request, attempt, handle, tuple(keys), num_tokens)
         with self._mutex:
             held = self._sequences.get(request)
             if held is not None:
                 if held.attempt == attempt:
-                    return Claimed(held.endpoint)
+                    return Reach(held.endpoint, held.limited_by)
                 raise AttemptConflict(f"request {request}: attempt {attempt} while {held.attempt} is held")
-            if handle in self._handles:
-                raise DuplicateHandle(f"request {request}: its handle is that of {self._handles[handle].request}")
-            refusal = self._refusal(sequence)
-            if refusal is not None:
-                return refusal
-            for window in self._windows:
-                window.claim(sequence)
+            self._handles.refuse_duplicate(handle, request)
+            reach = lease.acquire(self._windows, sequence, candidate)
             self._sequences[request] = sequence
-            self._handles[handle] = sequence
-            return Claimed(candidate)
+            self._handles.add(sequence)
+            return reach
+
+    def prepare(self, request: int, snapshots: tuple[int, ...]) -> Prepared | NoRoom:
+        """Promises what the rest of a leased prompt needs, with a slot for each position of `snapshots` beyond the
+        endpoint; again, it revises the promise.
+
+        The answer's endpoint is below the lease's where source, live state and captures could never fit together: the
+        lease is lowered then. After `NoRoom` everything is as it was. Raises WrongPhase when the request is committed.
+        """
+        self._validate_snapshots(snapshots)
+        with self._changing():
+            sequence = self._uncommitted(request, snapshots)
+            outcome = escrow.revise(self._windows, sequence, sequence.endpoint, snapshots, _NO_FLOORS)
+            if isinstance(outcome, Prepared):
+                sequence.phase = Phase.PREPARED
+            return outcome
+
+    def commit(self, request: int, endpoint: int, snapshots: tuple[int, ...]) -> Reach | NoRoom:
+        """Makes `endpoint` final, and the promise good for it.
+
+        A lease above `endpoint` is lowered first. The answer's endpoint is `endpoint`: committed, with the demand
+        counted anew and the floors kept (but for the only unsealed request of the stage, which may go below them). It
+        is lower: the lease and its promise are now good for that one, and nothing is committed. After `NoRoom`
+        everything is as it was. Again at the same endpoint it changes nothing; at another it raises WrongPhase.
+        """
+        self._validate_snapshots(snapshots)
+        with self._changing():
+            sequence = self._unsealed(request)
+            self._validate_endpoint(endpoint, sequence.num_tokens)
+            if sequence.phase is Phase.COMMITTED and sequence.endpoint == endpoint:
+                return Reach(endpoint)
+            sequence = self._uncommitted(request, snapshots)
+            floors = self._floors if len(self._sequences) > 1 else _NO_FLOORS
+            outcome = escrow.revise(self._windows, sequence, endpoint, snapshots, floors)
+            if isinstance(outcome, NoRoom):
+                return outcome
+            if outcome.endpoint < endpoint:
+                sequence.phase = Phase.PREPARED
+                return Reach(outcome.endpoint, sequence.limited_by)
+            sequence.phase = Phase.COMMITTED
+            return Reach(endpoint)
+
+    def withdraw(self, request: int) -> None:
+        """Ends an attempt that is not admitted: its escrow, then its lease. No-op when nothing is held."""
+        self.release(request)
+
+    # The life of an admitted request.
 
     def sequence(self, request: int) -> Sequence:
         """What the request holds. Raises UnknownSequence when it holds nothing or is sealed."""
         with self._mutex:
             return self._unsealed(request)
 
+    def materialise(self, request: int, upto: int, limit: int | None = None) -> Moves | None:
+        """One step towards having on the device all that tokens below `upto` read and write. LOOP's.
+
+        First what is reused is brought from the host, root first and at most `limit` pages and slots a step (a source
+        snapshot straight to the live slot). When all of it is there, what the tokens from the endpoint to `upto` write
+        to is taken: pages, the live slot, slots of the snapshots on the way. Evicts and offloads what makes way for
+        it. None when there was nothing left to do; else the copies, perhaps none, to be made before anything else is
+        asked of this cache that changes it. Raises WrongPhase when the request is not committed.
+        """
+        if limit is not None and limit < 1:
+            raise ValueError(f"at most {limit} copies a step would never end")
+        with self._changing():
+            sequence = self._committed(request)
+            if not 0 <= upto <= sequence.num_tokens:
+                raise ValueError(f"request {request}: {upto} tokens of {sequence.num_tokens}")
+            step = [Copies(window.window) for window in self._windows]
+            left = limit
+            for window, copies in zip(self._windows, step, strict=True):
+                window.bring(sequence, left, copies)
+                left = None if left is None else left - copies.onboards
+            worked = any(copies.onboards for copies in step)
+            if not worked and upto > sequence.endpoint:
+                for window, copies in zip(self._windows, step, strict=True):
+                    worked |= window.extend(sequence, upto, copies)
+            escrow.keep_outstanding(self._windows, sequence)
+            return Copies.moves(step) if worked else None
+
     def resumed(self, request: int) -> None:
         """The source snapshot has been copied to the live slot: unpins it. Harmless when there is none."""
         with self._changing():
-            sequence = self._unsealed(request)
+            sequence = self._committed(request)
             for window in self._windows:
                 window.resumed(sequence)
 
     def publish(self, request: int, computed: int) -> None:
         """Device work up to `computed` tokens is complete: attaches its full blocks and the snapshots it reached.
 
-        Where a key is attached already, the existing page or snapshot stays; our page remains the request's own, and
-        our slot is freed. A `computed` at or below the last one changes nothing.
+        Where a key is attached already: a block that somebody holds on the device stays, and our page remains the
+        request's own; any other block takes our page over; a snapshot on the device stays, and our slot is freed; one
+        on the host takes our slot over. A `computed` at or below the last one changes nothing.
         """
         with self._changing():
-            sequence = self._unsealed(request)
+            sequence = self._committed(request)
             if computed > sequence.num_tokens:
                 raise ValueError(f"request {request}: {computed} tokens computed of {sequence.num_tokens}")
+            if computed <= sequence.computed:
+                return
+            self._require(sequence, computed)
             for window in self._windows:
                 window.publish(sequence, computed)
-            sequence.computed = max(sequence.computed, computed)
+            sequence.computed = computed
 
     def seal(self, request: int) -> None:
         """All tokens are computed: the sequence passes to its handle, references and all, and is no request's any
-        more. Slots of snapshots that were never published are freed. A handle released before is dropped here."""
+        more. Pages that double a tree's and slots of snapshots that were never published are freed. A handle released
+        before is dropped here."""
         with self._changing():
-            sequence = self._unsealed(request)
+            sequence = self._committed(request)
+            self._require(sequence, sequence.num_tokens)
+            escrow.give_back(self._windows, sequence)
             for window in self._windows:
                 window.seal(sequence)
             del self._sequences[request]
-            sequence.sealed = True
+            sequence.phase = Phase.SEALED
             self._drop_if_over(sequence)
 
     def release(self, request: int) -> None:
@@ -145,6 +233,8 @@ class StageCache:
             sequence = self._sequences.pop(request, None)
             if sequence is not None:
                 self._drop(sequence)
+
+    # Handles and pulls.
 
     def release_handle(self, handle: str) -> None:
         """Ends a handle: no pull can be opened any more, and the state goes with the last open one.
@@ -161,120 +251,68 @@ class StageCache:
     def open_pull(self, handle: str) -> Pull:
         """Keeps the handle's state until `close_pull`. Raises UnknownHandle, HandleNotSealed or HandleGone."""
         with self._mutex:
-            sequence = self._handles.get(handle)
-            if sequence is None:
-                raise UnknownHandle("no finished prefill has this handle here")
-            if sequence.ended:
-                raise HandleGone(f"the handle of request {sequence.request} was released")
-            if not sequence.sealed:
-                raise HandleNotSealed(f"request {sequence.request} is still being computed")
-            pull = next(self._pull_ids)
-            self._pulls[pull] = sequence
-            sequence.pulls += 1
-            return Pull(pull, sequence.pages, sequence.slot, sequence.num_tokens)
+            return self._handles.open(handle)
 
     def close_pull(self, pull: int) -> bool:
         """Ends a pull; False when it is not open (closed or expired before)."""
         with self._changing():
-            sequence = self._pulls.pop(pull, None)
-            if sequence is None:
-                return False
-            sequence.pulls -= 1
-            self._drop_if_over(sequence)
-            return True
+            sequence = self._handles.close(pull)
+            if sequence is not None:
+                self._drop_if_over(sequence)
+            return sequence is not None
+
+    # The cache as a whole.
 
     def reset(self) -> None:
-        """Detaches every block and snapshot that nobody holds."""
+        """Detaches every block and snapshot that nobody holds, on the device and on the host."""
         with self._changing():
             for window in self._windows:
                 window.reset()
 
     def fits(self, num_tokens: int, num_snapshots: int) -> bool:
         """Whether a prompt of this length with this many planned snapshots fits an empty cache."""
-        return all(window.sustains(0, num_tokens, num_snapshots) for window in self._windows)
+        return all(window.sustains(num_tokens, num_snapshots) for window in self._windows)
 
     @property
     def released(self) -> int:
-        """How many operations have made more pages or slots free or reclaimable than there were before them."""
+        """How many operations have left more pages or slots free or reclaimable, and not promised, than there were
+        before them."""
         return self._released
 
     def gauges(self) -> CacheGauges:
         with self._mutex:
-            pages, slots = self._attention, self._recurrent
-            return CacheGauges(
-                pages_total=pages.pool.capacity if pages else 0,
-                pages_free=pages.pool.free if pages else 0,
-                pages_reclaimable=pages.tree.evictable if pages else 0,
-                slots_total=slots.pool.capacity if slots else 0,
-                slots_free=slots.pool.free if slots else 0,
-                slots_reclaimable=slots.tree.evictable if slots else 0,
-                leases=len(self._sequences),
-                handles=len(self._handles) - len(self._sequences),
-                pulls=len(self._pulls),
-            )
+            return take_gauges(self._attention, self._recurrent, self._sequences.values(), self._handles)
 
     def check(self) -> None:
-        """Raises CacheCorrupt unless every page and slot is exactly one of free, tree-owned and request-owned, and all
-        counts agree. O(everything): for tests and diagnosis."""
+        """Raises CacheCorrupt when the bookkeeping contradicts itself anywhere. O(everything): for tests and
+        diagnosis."""
         with self._mutex:
-            sequences = list(self._handles.values())
+            sequences = self._handles.sequences()
             for window in self._windows:
-                window.check(sequences)
+                check_window(window, sequences)
             unsealed = {sequence.request: sequence for sequence in sequences if not sequence.sealed}
             if unsealed != self._sequences:
                 raise CacheCorrupt(f"unsealed {sorted(unsealed)}, by request {sorted(self._sequences)}")
-            open_pulls = list(self._pulls.values())
-            for sequence in sequences:
-                if sequence.pulls != open_pulls.count(sequence):
-                    raise CacheCorrupt(f"request {sequence.request} counts {sequence.pulls} pulls")
-                if sequence.sealed and sequence.ended and not sequence.pulls:
-                    raise CacheCorrupt(f"request {sequence.request} outlived its handle")
-            if sum(sequence.pulls for sequence in sequences) != len(open_pulls):
-                raise CacheCorrupt("a pull is open on a sequence that no handle names")
+            self._handles.check()
 
     @contextmanager
     def _changing(self) -> Generator[None]:
-        """The mutex, and one more on `released` if any window's free and reclaimable grew."""
+        """The mutex, and one more on `released` if the slack of any window grew."""
         with self._mutex:
-            before = [window.available for window in self._windows]
+            before = [window.slack for window in self._windows]
             yield
-            if any(window.available > was for window, was in zip(self._windows, before, strict=True)):
+            if any(window.slack > was for window, was in zip(self._windows, before, strict=True)):
                 self._released += 1
 
-    def _validate(self, keys: Keys[bytes], num_tokens: int, candidate: int, snapshots: tuple[int, ...]) -> None:
-        block = self.block_size
-        if num_tokens < 1 or len(keys) != num_tokens // block:
-            raise ValueError(f"{len(keys)} keys for {num_tokens} tokens in blocks of {block}")
-        if not 0 <= candidate < num_tokens or candidate % block:
-            raise ValueError(f"candidate {candidate} of {num_tokens} tokens in blocks of {block}")
-        if any(position % block or not 0 < position <= num_tokens for position in snapshots):
-            raise ValueError(f"snapshots {snapshots} of {num_tokens} tokens in blocks of {block}")
+    def _validate_endpoint(self, endpoint: int, num_tokens: int) -> None:
+        if not 0 <= endpoint < num_tokens or endpoint % self.block_size:
+            raise ValueError(f"endpoint {endpoint} of {num_tokens} tokens in blocks of {self.block_size}")
+
+    def _validate_snapshots(self, snapshots: tuple[int, ...]) -> None:
+        if any(position % self.block_size or position <= 0 for position in snapshots):
+            raise ValueError(f"snapshots {snapshots} in blocks of {self.block_size}")
         if any(after <= before for before, after in pairwise(snapshots)):
             raise ValueError(f"snapshots {snapshots} are not ascending")
-
-    def _reach(self, keys: Keys[bytes], limit: int) -> Reach:
-        reach = Reach(limit)
-        for window in self._windows:
-            endpoint = window.reach(keys, reach.endpoint)
-            if endpoint < reach.endpoint:
-                reach = Reach(endpoint, str(window.window))
-        return reach
-
-    def _refusal(self, sequence: Sequence) -> Short | NoRoom | None:
-        """Why `sequence` cannot be claimed now; None when it can."""
-        candidate, tokens, planned = sequence.endpoint, sequence.num_tokens, len(sequence.planned)
-        endpoint = self._reach(sequence.keys, candidate).endpoint
-        if endpoint < candidate:
-            return Short(endpoint)
-        for window in self._windows:
-            # Waiting would never help, though recomputing would: say so, or an idle stage would refuse for ever.
-            if not window.sustains(candidate, tokens, planned) and window.sustains(0, tokens, planned):
-                return Short(0)
-        for window in self._windows:
-            demand = window.demand(sequence)
-            if demand.needed > demand.available:
-                return NoRoom(str(window.window), demand.needed, demand.available)
-        return None
 
     def _unsealed(self, request: int) -> Sequence:
         sequence = self._sequences.get(request)
@@ -282,11 +320,30 @@ class StageCache:
             raise UnknownSequence(f"request {request} holds nothing here, or is sealed")
         return sequence
 
+    def _uncommitted(self, request: int, snapshots: tuple[int, ...]) -> Sequence:
+        sequence = self._unsealed(request)
+        if sequence.phase is Phase.COMMITTED:
+            raise WrongPhase(f"request {request} is committed at endpoint {sequence.endpoint}")
+        if snapshots and snapshots[-1] > sequence.num_tokens:
+            raise ValueError(f"snapshots {snapshots} of {sequence.num_tokens} tokens")
+        return sequence
+
+    def _committed(self, request: int) -> Sequence:
+        sequence = self._unsealed(request)
+        if sequence.phase is not Phase.COMMITTED:
+            raise WrongPhase(f"request {request} is {sequence.phase.name.lower()}, not committed")
+        return sequence
+
+    def _require(self, sequence: Sequence, computed: int) -> None:
+        if not all(window.covers(sequence, computed) for window in self._windows):
+            raise WrongPhase(f"request {sequence.request} is not materialised up to {computed} tokens")
+
     def _drop_if_over(self, sequence: Sequence) -> None:
-        if sequence.sealed and sequence.ended and not sequence.pulls:
+        if is_over(sequence):
             self._drop(sequence)
 
     def _drop(self, sequence: Sequence) -> None:
-        del self._handles[sequence.handle]
+        self._handles.remove(sequence)
+        escrow.give_back(self._windows, sequence)
         for window in self._windows:
             window.release(sequence)

@@ -1,69 +1,134 @@
 """What the stage cache asks of a window, whatever it stores."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Iterable
 from collections.abc import Sequence as Keys
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from .errors import CacheCorrupt
+from .host_tier import HostTier
 from .layout import Window
-from .lru import Entry, LruTable
+from .moves import Copies
 from .pool import IdPool
 from .sequence import Sequence
+from .table import Entry, EntryTable
 
-T = TypeVar("T", bound="LruTable")
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a claim would take from a window, and what it could take: free ids and those it could reclaim without
-    losing the claim's own prefix."""
-
-    needed: int
-    available: int
+T = TypeVar("T", bound=EntryTable)
 
 
 class CacheWindow(Generic[T]):
-    """One window of a stage: a pool of ids, and the tree that keeps some of them for reuse.
+    """One window of a stage: its device ids, the tree that keeps some of them for reuse, its host tier, and how many
+    ids are promised.
 
-    Each id is free, owned by a tree entry, or a sequence's own. Every method runs under the stage cache's mutex. What a
-    sequence holds here is kept in the sequence, so that it can pass to a handle without letting go.
+    Each device id is free, a resident tree entry's, or a sequence's own. What is promised is always covered by what is
+    free or reclaimable: `slack` is never negative when the mutex is let go of. Which entries will make way is not
+    recorded anywhere: they are always the next victims in the window's own order, so that one which somebody comes to
+    hold is replaced at once by the next. Every method runs under the stage cache's mutex. What a sequence holds here is
+    kept in the sequence, so that it can pass to a handle without letting go.
     """
 
     window: Window
 
-    def __init__(self, tree: T, capacity: int) -> None:
+    def __init__(self, tree: T, capacity: int, host_capacity: int) -> None:
         if capacity < 1:
             raise ValueError(f"the {self.window} window needs at least one page or slot, got {capacity}")
         self.tree = tree
         self.pool = IdPool(capacity)
+        self.host = HostTier(tree, host_capacity)
+        self.promised = 0
 
     @property
     def available(self) -> int:
-        """Free and reclaimable ids."""
-        return self.pool.free + self.tree.evictable
+        """Free and reclaimable ids, promised or not."""
+        return self.pool.free + len(self.tree.device)
+
+    @property
+    def slack(self) -> int:
+        """How many more ids could be promised, or entries of the device held."""
+        return self.pool.free + len(self.tree.device) - self.promised
+
+    def victims(self) -> list[Entry]:
+        """The entries that will make way for what is promised, next one first, as things stand. O(reclaimable)."""
+        return list(self.tree.device.in_order())[: max(0, self.promised - self.pool.free)]
+
+    # The lease.
 
     @abstractmethod
     def reach(self, keys: Keys[bytes], limit: int) -> int:
         """The longest reusable prefix, in tokens, of at most `limit` (block-aligned)."""
 
     @abstractmethod
+    def leasable(self, keys: Keys[bytes], limit: int) -> int:
+        """The longest prefix of at most `limit` tokens that can be held without breaking a promise."""
+
+    @abstractmethod
+    def pin(self, sequence: Sequence) -> None:
+        """Holds what `sequence` reuses up to its endpoint, which is leasable."""
+
+    def lowest(self, sequence: Sequence, endpoint: int, planned: tuple[int, ...]) -> int:
+        """The highest endpoint, at most `endpoint` and the lease's, at which the lease can go on with snapshots to be
+        captured at `planned`."""
+        return endpoint
+
+    @abstractmethod
+    def regained(self, sequence: Sequence, endpoint: int) -> int:
+        """By how much `available` grows when the lease is trimmed to `endpoint` (may be negative)."""
+
+    @abstractmethod
+    def trim(self, sequence: Sequence, endpoint: int) -> None:
+        """Lowers the lease to `endpoint`. Takes hold of what it needs there before it lets go of anything."""
+
+    # The escrow.
+
+    @abstractmethod
     def size(self, num_tokens: int, num_snapshots: int) -> int:
         """Ids that a prompt of `num_tokens` with `num_snapshots` captured needs when it reuses nothing."""
 
-    @abstractmethod
-    def sustains(self, endpoint: int, num_tokens: int, num_snapshots: int) -> bool:
-        """Whether reuse up to `endpoint` and the rest fit together if the window were otherwise empty."""
+    def sustains(self, num_tokens: int, num_snapshots: int) -> bool:
+        """Whether such a prompt fits the window when nothing else is in it."""
+        return self.size(num_tokens, num_snapshots) <= self.pool.capacity
 
     @abstractmethod
-    def demand(self, sequence: Sequence) -> Demand:
-        """What claiming for `sequence` takes; its `endpoint` must be within reach."""
+    def demand(self, sequence: Sequence, endpoint: int, planned: tuple[int, ...]) -> int:
+        """Ids that must be promised for the rest of the prompt when it is reused up to `endpoint`."""
 
     @abstractmethod
-    def claim(self, sequence: Sequence) -> None:
-        """Pins the prefix, then takes the rest, evicting as needed. `demand` was met under the same mutex hold."""
+    def outstanding(self, sequence: Sequence) -> int:
+        """Ids that a committed sequence has not taken yet and is going to."""
+
+    def promise(self, sequence: Sequence, count: int) -> None:
+        """Makes the promise to `sequence` one of `count` ids."""
+        self.promised += count - sequence.promised.pop(self.window, 0)
+        if count:
+            sequence.promised[self.window] = count
+
+    # Materialisation.
+
+    @abstractmethod
+    def bring(self, sequence: Sequence, limit: int | None, copies: Copies) -> None:
+        """Brings what is reused to the device, by at most `limit` copies."""
+
+    @abstractmethod
+    def extend(self, sequence: Sequence, upto: int, copies: Copies) -> bool:
+        """Takes what the tokens below `upto` write to; whether that was anything. All that is reused is there."""
+
+    def take(self, sequence: Sequence, count: int, copies: Copies) -> list[int]:
+        """`count` of the ids promised to `sequence`, evicting the next victims for those that are not free."""
+        left = sequence.promised.get(self.window, 0) - count
+        if left < 0:
+            raise CacheCorrupt(
+                f"request {sequence.request} takes {-left} {self.window} ids that are not promised to it"
+            )
+        self.promise(sequence, left)
+        while self.pool.free < count:
+            victim = self.tree.device.pop()
+            if victim is None:
+                raise CacheCorrupt(f"{count} {self.window} ids were promised, of which {self.pool.free} can be had")
+            self.pool.give((self.host.receive(victim, copies),))
+        return self.pool.take(count)
+
+    # Afterwards.
 
     def resumed(self, sequence: Sequence) -> None:
         """Lets go of what was only needed to start from; harmless when that is nothing."""
@@ -72,49 +137,26 @@ class CacheWindow(Generic[T]):
     def publish(self, sequence: Sequence, computed: int) -> None:
         """Attaches what is complete up to `computed` tokens."""
 
+    @abstractmethod
+    def covers(self, sequence: Sequence, computed: int) -> bool:
+        """Whether what the tokens below `computed` write to has been taken."""
+
+    @abstractmethod
     def seal(self, sequence: Sequence) -> None:
         """Drops what a finished sequence needs no more."""
 
     @abstractmethod
     def release(self, sequence: Sequence) -> None:
-        """Lets go of everything that `sequence` holds here."""
+        """Lets go of everything that `sequence` holds here; nothing is promised to it any more."""
 
     @abstractmethod
     def holds(self, sequence: Sequence) -> tuple[list[int], list[Entry]]:
         """For `check`: the ids that are the sequence's own, and the entries it pins, once each."""
 
-    def take(self, count: int) -> list[int]:
-        """`count` ids, evicting the least recently used entries for those that are not free."""
-        while self.pool.free < count:
-            victim = self.tree.evict_one()
-            if victim is None:
-                raise CacheCorrupt(f"{count} ids of the {self.window} window promised, {self.pool.free} available")
-            self.pool.give((victim,))
-        return self.pool.take(count)
-
     def reset(self) -> None:
-        """Detaches everything that nobody holds."""
-        while (victim := self.tree.evict_one()) is not None:
-            self.pool.give((victim,))
-
-    def check(self, sequences: Iterable[Sequence]) -> None:
-        """Raises CacheCorrupt unless every id has exactly one owner and every entry as many holders as it counts."""
-        self.tree.check()
-        owners = Counter(self.pool.free_ids())
-        owners.update(entry.item for entry in self.tree)
-        holders: Counter[bytes] = Counter()
-        for sequence in sequences:
-            own, pinned = self.holds(sequence)
-            owners.update(own)
-            holders.update(entry.key for entry in pinned)
-            stray = [entry.key.hex() for entry in pinned if self.tree.get(entry.key) is not entry]
-            if stray:
-                raise CacheCorrupt(f"request {sequence.request} pins detached {self.window} entries: {stray}")
-        wrong = {i: owners[i] for i in range(self.pool.capacity) if owners[i] != 1}
-        if wrong or len(owners) != self.pool.capacity:
-            raise CacheCorrupt(f"owners of {self.window} ids, where not exactly one: {wrong}")
-        for entry in self.tree:
-            if entry.refs != holders[entry.key]:
-                raise CacheCorrupt(
-                    f"{self.window} entry {entry.key.hex()} counts {entry.refs} holders of {holders[entry.key]}"
-                )
+        """Detaches everything that nobody holds. What is on the host goes first: no block there has one on the device
+        below it."""
+        self.host.clear()
+        while (entry := self.tree.device.pop()) is not None:
+            self.tree.detach(entry)
+            self.pool.give((entry.item,))
