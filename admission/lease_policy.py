@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from .attempt import Attempt, Lack, Room, limit_name, lowest
 from .capacity import GroupCapacity
 from .config import AdmissionConfig
 from .forks import ForkMemory
-from .herd import Herd
+from .herd import Herd, Hold
 from .limiter import Limiter
 from .messages import Hint, Install, Probe, Trim, Vote
 from .outbox import Outbox
@@ -33,13 +34,10 @@ class _Queued:
     """Its hints are from before it was held or turned away."""
     refreshed: bool = False
     """It has been probed again since its turn came; it has kept its place in the line meanwhile."""
+    candidate: int = 0
     lack: Lack | None = None
     attempt: Attempt | None = None
     """What is open at the ranks while it is being installed."""
-
-    @property
-    def candidate(self) -> int:
-        return min(self.limit, lowest(self.hints)[1].endpoint)
 
 
 class LeasePolicy:
@@ -74,8 +72,11 @@ class LeasePolicy:
         """Those whose hints are in, or were when their turn came, in the order of the queue."""
         self._open: dict[int, _Queued] = {}
         """Those being installed, in the order in which that began."""
-        self._freed: list[int] = []
-        """Those that the herd rule holds no more, until `advance` takes them back into the line."""
+        self._ended_waits: list[Hold] = []
+        """Of the herd rule, since the last `advance`."""
+        self._freed: list[tuple[int, int, float, Hold]] = []
+        """Those that the herd rule holds no more, a tie-breaker, since when, and the wait: a heap, from which the line
+        is filled."""
         self._published = 0
 
     @property
@@ -102,6 +103,7 @@ class LeasePolicy:
         if len(queued.hints) == self._ranks:
             self._probing.remove(hint.request)
             queued.entry.state = State.QUEUED
+            queued.candidate = min(queued.limit, lowest(queued.hints)[1].endpoint)
             if not queued.refreshed:
                 insort(self._line, hint.request)
 
@@ -131,10 +133,10 @@ class LeasePolicy:
 
     def published(self, entry: Entry) -> None:
         self._published += 1
-        self._freed += self._herd.published(entry)
+        self._ended_waits += self._herd.published(entry)
 
     def stopping(self, entry: Entry) -> None:
-        self._freed += self._herd.leave(entry)
+        self._ended_waits += self._herd.leave(entry)
 
     def ended(self, entry: Entry) -> None:
         self._leave(entry)
@@ -145,9 +147,9 @@ class LeasePolicy:
         self._room.stir()
 
     def advance(self, now: float) -> list[Entry]:
-        self._freed += self._herd.overdue(now)
+        self._ended_waits += self._herd.overdue(now)
         admitted = self._admit()
-        self._let_go(now)
+        self._collect_freed(now)
         self._walk_line(now)
         return admitted
 
@@ -178,28 +180,34 @@ class LeasePolicy:
         published = queued.probed_at != self._published
         return published and not queued.refreshed and queued.shared > queued.candidate
 
-    def _let_go(self, now: float) -> None:
-        freed, self._freed = self._freed, []
-        for request in freed:
-            hold = self._herd.let_go(request)
-            if hold is not None:
+    def _collect_freed(self, now: float) -> None:
+        ended, self._ended_waits = self._ended_waits, []
+        self._freed += [(hold.request, id(hold), now, hold) for hold in ended]
+        if ended:
+            heapq.heapify(self._freed)
+
+    def _fill(self, place: int) -> bool:
+        """Sees to it that the first of all that could stand at this place in the line does; False when nobody could."""
+        while self._freed and (place == len(self._line) or self._freed[0][0] < self._line[place]):
+            request, _, at, hold = heapq.heappop(self._freed)
+            if self._herd.waits(hold):
+                self._herd.let_go(request)
                 queued = self._queued[request]
-                queued.entry.held_s += now - hold.since
+                queued.entry.held_s += at - hold.since
                 self._line_up(queued)
-        if freed:
-            self._line.sort()
+        return place < len(self._line)
 
     def _line_up(self, queued: _Queued) -> None:
-        """Into the line again, with hints that are too old; the line is to be sorted then."""
+        """Into the line again, with hints that are too old."""
         queued.entry.state = State.QUEUED
         queued.must_probe, queued.refreshed = True, False
-        self._line.append(queued.entry.request.id)
+        insort(self._line, queued.entry.request.id)
 
     def _walk_line(self, now: float) -> None:
         """Installs what may be installed. Behind one whose hints are being refreshed nobody is, but those that come
         next have theirs refreshed too."""
         place, places, stopped = 0, self._limiter.places, False
-        while place < min(places, len(self._line)):
+        while place < places and self._fill(place):
             queued = self._queued[self._line[place]]
             entry = queued.entry
             if queued.lack is not None:
@@ -250,7 +258,7 @@ class LeasePolicy:
         entry.snapshots = self._planner.plan(request.num_tokens, attempt.asked, forks)
         entry.endpoint = entry.computed = attempt.asked
         self._limiter.take(request.id, request.num_tokens - attempt.asked)
-        self._freed += self._herd.join(entry)
+        self._ended_waits += self._herd.join(entry)
         self._ask(queued)
 
     def _ask(self, queued: _Queued) -> None:
@@ -288,7 +296,6 @@ class LeasePolicy:
             self._leave(queued.entry)
             queued.attempt = None
             self._line_up(queued)
-        self._line.sort()
         refused.lack = lack
 
     def _admit(self) -> list[Entry]:
@@ -307,7 +314,7 @@ class LeasePolicy:
 
     def _leave(self, entry: Entry) -> None:
         self._limiter.give(entry.request.id)
-        self._freed += self._herd.leave(entry)
+        self._ended_waits += self._herd.leave(entry)
 
     def _forget(self, request: int) -> None:
         del self._queued[request]

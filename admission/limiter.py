@@ -1,14 +1,8 @@
 """How much may be admitted at once, so that what runs can always finish (the paper's headroom of 2PM tokens)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from ..cache.escrow import Floors
 from .capacity import GroupCapacity
 from .config import AdmissionConfig
-
-if TYPE_CHECKING:
-    from ..cache.escrow import Floors
 
 
 class Limiter:
@@ -48,8 +42,6 @@ class Limiter:
 def floors(config: AdmissionConfig, num_pages: int, num_slots: int, block_size: int, group_tokens: int) -> Floors:
     """What a commit must leave on a rank with so many pages and slots: the same headroom, by rank. At most half of the
     pages and a quarter of the slots, which also hold live states and snapshots."""
-    from ..cache.escrow import Floors
-
     tokens = _reserve(config, group_tokens)
     return Floors(
         pages=min(-(-tokens // block_size), num_pages // 2),

@@ -9,7 +9,19 @@ import msgspec
 from wavepp.admission.config import AdmissionConfig
 from wavepp.admission.effects import Admitted, Completed, Ended, Progressed, Refusal, StopPlanning
 from wavepp.admission.leader import Leader
-from wavepp.admission.messages import FirstToken, Hello, Hint, Install, Probe, RoundDown, RoundUp, Trim, Vote
+from wavepp.admission.messages import (
+    Cancel,
+    FirstToken,
+    Hello,
+    Hint,
+    Install,
+    Probe,
+    RoundDown,
+    RoundUp,
+    Trim,
+    Verdict,
+    Vote,
+)
 from wavepp.admission.request import Request, Sampling
 from wavepp.cache.keys import KeySpace
 
@@ -123,7 +135,7 @@ class Script:
     def installs(self) -> list[Install]:
         return [install for down in self.sent for install in down.installs]
 
-    def said(self, name: str) -> list[object]:
+    def said(self, name: str) -> list[Probe | Verdict | Install | Trim | Cancel]:
         """Everything that was said of the request, in the order in which ranks apply it."""
         id_ = self.id(name)
         return [

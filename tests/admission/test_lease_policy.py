@@ -40,6 +40,22 @@ def refuse(*names: str, reason: str = "attention", times: int = 10**9) -> VoteOf
     return vote
 
 
+def steps(script: Script, name: str) -> list[tuple[int, int | bool]]:
+    """(attempt, tokens asked for), and (attempt, admitted) of verdicts."""
+    found: list[tuple[int, int | bool]] = []
+    for message in script.said(name):
+        match message:
+            case Install():
+                found.append((message.attempt, message.candidate))
+            case Trim():
+                found.append((message.attempt, message.endpoint))
+            case Verdict():
+                found.append((message.attempt, message.admitted))
+            case _:
+                pass
+    return found
+
+
 # Hints and the candidate.
 
 
@@ -142,28 +158,10 @@ def test_ranks_that_fall_short_are_reconciled_from_80k_over_72k_to_64k_by_releas
     script.ranks[1].hint, script.ranks[1].vote = snapshots_at(64 * K, 80 * K)
     script.submit("a", range(100 * K))
     script.rounds()
-    said = [message for message in script.said("a") if not isinstance(message, Probe)]
-    assert [(message.request, message.attempt, *_decision(message)) for message in said] == [
-        (1, 1, 80 * K),
-        (1, 1, False),
-        (1, 2, 72 * K),
-        (1, 2, False),
-        (1, 3, 64 * K),
-        (1, 3, True),
-    ]
+    assert steps(script, "a") == [(1, 80 * K), (1, False), (2, 72 * K), (2, False), (3, 64 * K), (3, True)]
     assert script.admitted["a"].endpoint == 64 * K
     script.finish("a")
     assert script.completed["a"].reuse == Reuse(80 * K, 72 * K, 64 * K, "rank 1: recurrent")
-
-
-def _decision(message: Install | Trim | Verdict) -> tuple[int | bool]:
-    match message:
-        case Install():
-            return (message.candidate,)
-        case Trim():
-            return (message.endpoint,)
-        case Verdict():
-            return (message.admitted,)
 
 
 def test_a_lowered_attempt_is_released_and_installed_anew_in_one_round() -> None:
@@ -185,15 +183,8 @@ def test_where_nobody_has_committed_all_trim_to_the_shortest() -> None:
         rank.hint, (_, rank.vote) = hint, snapshots_at(*(position * K for position in positions))
     script.submit("a", range(100 * K))
     script.rounds()
-    said = script.said("a")
-    assert [type(message) for message in said] == [Probe, Install, Trim, Verdict, Install, Verdict]
-    assert [_decision(message) for message in said if not isinstance(message, Probe | Cancel)] == [
-        (80 * K,),
-        (72 * K,),
-        (False,),
-        (64 * K,),
-        (True,),
-    ]
+    assert [type(message) for message in script.said("a")] == [Probe, Install, Trim, Verdict, Install, Verdict]
+    assert steps(script, "a") == [(1, 80 * K), (1, 72 * K), (1, False), (2, 64 * K), (2, True)]
     assert script.admitted["a"].attempt == 2
 
 

@@ -14,8 +14,9 @@ def capacity(*pages: int, recurrent: bool = False, block: int = 10) -> GroupCapa
     )
 
 
-def limiter(*pages: int, tokens: int = 200, recurrent: bool = False, **config: float) -> Limiter:
-    return Limiter(AdmissionConfig.model_validate(config), capacity(*pages, recurrent=recurrent), tokens)
+def limiter(*pages: int, tokens: int = 200, recurrent: bool = False, headroom: float = 1.0, most: int = 128) -> Limiter:
+    config = AdmissionConfig(headroom=headroom, max_batch=most)
+    return Limiter(config, capacity(*pages, recurrent=recurrent), tokens)
 
 
 def test_suffixes_fill_the_smallest_rank_but_for_the_headroom() -> None:
@@ -29,8 +30,8 @@ def test_suffixes_fill_the_smallest_rank_but_for_the_headroom() -> None:
 
 
 def test_the_headroom_is_at_most_half_of_the_cache_and_scales_with_its_factor() -> None:
-    for config, most in (({}, 500), ({"headroom": 0.1}, 900), ({"headroom": 0.0}, 1000)):
-        bound = limiter(100, tokens=1000, **config)
+    for headroom, most in ((1.0, 500), (0.1, 900), (0.0, 1000)):
+        bound = limiter(100, tokens=1000, headroom=headroom)
         bound.take(1, 1)
         assert bound.allows(most - 1) and not bound.allows(most)
 
@@ -56,7 +57,7 @@ def test_a_request_that_is_lowered_counts_with_its_longer_suffix() -> None:
 
 
 def test_without_attention_only_max_batch_bounds() -> None:
-    bound = limiter(0, recurrent=True, max_batch=2)
+    bound = limiter(0, recurrent=True, most=2)
     bound.take(1, 10**9)
     assert bound.places == 1 and bound.allows(10**9)
     bound.take(2, 1)
