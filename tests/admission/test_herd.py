@@ -283,3 +283,32 @@ def test_a_held_request_does_not_count_against_the_batch() -> None:
     script.submit("stranger", range(500, 540))
     script.rounds()
     assert list(script.admitted) == ["r0", "stranger"]
+
+
+def test_those_that_are_let_go_while_the_batch_is_full_go_before_those_that_came_later() -> None:
+    script, published = cold(2, max_batch=2)
+    for number in range(2):
+        script.submit(f"stranger{number}", range(500 * (number + 1), 500 * (number + 1) + 40))
+    script.rounds()
+    assert list(script.admitted) == ["r0", "stranger0"]
+    published.tokens = 32
+    script.publish("r0", 32)
+    script.pass_time(4.0)
+    script.rounds()
+    assert list(script.admitted) == ["r0", "stranger0"]
+    script.finish("stranger0")
+    script.rounds()
+    assert list(script.admitted) == ["r0", "stranger0", "r1"]
+    script.finish("r1")
+    assert script.completed["r1"].reuse.held_s == 0.0, "it was held until r0 had published, which took no time"
+
+
+def test_one_that_was_let_go_may_be_cancelled_before_its_turn() -> None:
+    script, published = cold(3, max_batch=1)
+    script.rounds()
+    published.tokens = 32
+    script.publish("r0", 32)
+    script.cancel("r1")
+    script.finish("r0")
+    script.rounds()
+    assert list(script.admitted) == ["r0", "r2"]
