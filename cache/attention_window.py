@@ -77,6 +77,9 @@ class AttentionWindow(CacheWindow[BlockTree]):
         if there + len(absent) == len(path):
             sequence.pages = tuple([node.item for node in path])
 
+    def arrived(self, sequence: Sequence) -> bool:
+        return bool(sequence.pages) or _resident(sequence) == len(sequence.path)
+
     def extend(self, sequence: Sequence, upto: int, copies: Copies) -> bool:
         missing = self.size(upto, 0) - len(sequence.pages)
         if missing <= 0:

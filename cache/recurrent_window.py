@@ -105,6 +105,9 @@ class RecurrentWindow(CacheWindow[SnapshotTree]):
         self.tree.unpin(source)
         sequence.source = None
 
+    def arrived(self, sequence: Sequence) -> bool:
+        return sequence.source is None or sequence.source.item >= 0
+
     def extend(self, sequence: Sequence, upto: int, copies: Copies) -> bool:
         due = bisect_right(sequence.planned, upto)
         live, captures = sequence.slot < 0, due - sequence.captures

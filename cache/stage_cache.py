@@ -187,6 +187,12 @@ class StageCache:
             escrow.keep_outstanding(self._windows, sequence)
             return Copies.moves(step) if worked else None
 
+    def on_device(self, request: int) -> bool:
+        """Whether all that the request reuses is on the device."""
+        with self._mutex:
+            sequence = self._committed(request)
+            return all(window.arrived(sequence) for window in self._windows)
+
     def resumed(self, request: int) -> None:
         """The source snapshot has been copied to the live slot: unpins it. Harmless when there is none."""
         with self._changing():

@@ -110,6 +110,10 @@ class CacheWindow(Generic[T]):
         """Brings what is reused to the device, by at most `limit` copies."""
 
     @abstractmethod
+    def arrived(self, sequence: Sequence) -> bool:
+        """Whether `bring` would find nothing to copy."""
+
+    @abstractmethod
     def extend(self, sequence: Sequence, upto: int, copies: Copies) -> bool:
         """Takes what the tokens below `upto` write to; whether that was anything. All that is reused is there."""
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from ..admission.claim import Claim, Drop, Grant, Order, Retract
+from ..admission.claim import Claim, Drop, Grant, Retract
 from ..admission.claims import Claims
 from ..admission.effects import Admitted, StopPlanning
-from ..admission.messages import RoundDown, WaveDone, WaveStarted
+from ..admission.messages import FirstToken, RoundDown, WaveDone, WaveStarted
 from ..cache.stage_cache import StageCache
 from ..models.batch import Activations
 from ..scheduler.planner import Planner
 from ..scheduler.span import Span
 from .data_plane import Receiver, Sender
-from .executor import Executor
 from .header import WaveHeader, WaveSpan
 from .inbox import (
     CapacityGrew,
@@ -33,6 +33,14 @@ from .rounds import OwnRounds
 from .trace import Tracer
 
 
+class WaveRunner(Protocol):
+    """What is asked of the executor here; see there."""
+
+    def forward(self, header: WaveHeader, inputs: Activations) -> tuple[Activations, float]: ...
+    def sample(self, header: WaveHeader, outputs: Activations) -> tuple[FirstToken, ...]: ...
+    def settle(self, header: WaveHeader) -> bool: ...
+
+
 class Loop:
     """One thread a stage, and the only one that touches device storage, evicts or allocates. A step takes what it was
     told, then brings one bounded batch of an admitted prefix onto the device, then runs one wave."""
@@ -47,7 +55,7 @@ class Loop:
         claims: Claims,
         rounds: OwnRounds | None,
         materialiser: Materialiser,
-        executor: Executor,
+        executor: WaveRunner,
         planner: Planner | None,
         receiver: Receiver | None,
         sender: Sender | None,
@@ -76,14 +84,14 @@ class Loop:
     def _run(self) -> None:
         try:
             self._prepare()
-            while self._step():
+            while self.step():
                 pass
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
 
-    def _step(self) -> bool:
-        """False when the thread shall leave."""
-        idle = not self._claims.granted() and not self._can_plan()
+    def step(self) -> bool:
+        """Waits for something to do, and does it; False when the thread shall leave. Called by the thread alone."""
+        idle = not self._to_bring() and not self._can_plan()
         control, wave = self._inbox.take(block=idle)
         for event in control:
             if isinstance(event, Leave):
@@ -100,7 +108,9 @@ class Loop:
     def _take(self, event: Control) -> None:
         match event:
             case Claim() | Grant() | Retract() | Drop():
-                self.take_order(event)
+                self._claims.take(event)
+                if isinstance(event, Drop):
+                    self._handles_changed()
             case RoundDown():
                 assert self._rounds is not None, "rounds come here only where they are applied here"
                 self._to_wave.put(self._rounds.apply(event))
@@ -121,30 +131,36 @@ class Loop:
     def _can_plan(self) -> bool:
         return self._planner is not None and self._planner.can_plan
 
-    def take_order(self, order: Order) -> None:
-        """Called by LOOP itself, with what was decided about this rank's claims."""
-        self._claims.take(order)
-        if isinstance(order, Drop):
-            self._handles_changed()
-
     def _stop(self, request: int) -> int:
         if self._admitted.pop(request, None) is not None:
             return -1
         return self._planned().stop(request)
 
+    def _to_bring(self) -> Sequence[Claim]:
+        """Claims whose prefix is to be brought onto the device, oldest first; on rank 0 none that is stopped."""
+        granted = self._claims.granted()
+        if self._planner is None:
+            return granted
+        return [claim for claim in granted if claim.request.id in self._admitted]
+
     def _materialise(self) -> None:
-        """One batch for the oldest admitted claim whose prefix is not on the device; those that need none pass."""
-        for claim in self._claims.granted():
-            if not self._materialiser.prefix(claim.request.id, claim.endpoint):
-                return
-            self._claims.on_device(claim.request.id)
-            admitted = self._admitted.pop(claim.request.id, None)
-            if admitted is not None:
-                self._planned().admit(claim.request.id, admitted.attempt, admitted.endpoint, admitted.num_tokens)
+        """One batch for the oldest claim whose prefix is not on the device; those that need none pass it."""
+        brought = False
+        for claim in self._to_bring():
+            request = claim.request.id
+            if brought and not self._cache.on_device(request):
+                continue
+            if not self._materialiser.prefix(request, claim.endpoint):
+                brought = True
+                continue
+            self._claims.on_device(request)
+            if self._planner is not None:
+                admitted = self._admitted.pop(request)
+                self._planner.admit(request, admitted.attempt, admitted.endpoint, admitted.num_tokens)
 
     def _run_planned(self) -> None:
         planner = self._planned()
-        plan = planner.plan(time.monotonic())
+        plan = planner.plan(time.monotonic(), admitting=bool(self._admitted))
         if plan is None:
             return
         header = WaveHeader(self._epoch, plan.wave, tuple(_wave_span(planner, span) for span in plan.spans))

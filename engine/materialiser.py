@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from ..cache.device_pools import DevicePools
+from typing import Protocol
+
 from ..cache.moves import Moves
 from ..cache.stage_cache import StageCache
 from .trace import Tracer
 
 
+class Copier(Protocol):
+    """What is asked of the device pools here."""
+
+    def execute(self, moves: Moves) -> None: ...
+
+
 class Materialiser:
     """Takes steps of materialisation from the cache and makes their copies at once, in one order. Owner: LOOP."""
 
-    def __init__(self, cache: StageCache, pools: DevicePools, tracer: Tracer, batch: int) -> None:
+    def __init__(self, cache: StageCache, pools: Copier, tracer: Tracer, batch: int) -> None:
         """`batch`: at most so many pages and slots are brought from the host tier in one step of `prefix`."""
         self._cache, self._pools, self._tracer, self._batch = cache, pools, tracer, batch
 
