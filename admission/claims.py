@@ -89,13 +89,12 @@ class Claims:
     def _grant(self, grant: Grant) -> None:
         if grant.request not in self._ungranted:
             raise RoundError(f"{grant}, where nothing waits to be granted")
-        self._ungranted.remove(grant.request)
         claim = self._claims.get(grant.request)
-        if claim is None:  # The waves have been faster: it is sealed.
-            return
-        if claim.attempt != grant.attempt:
+        if claim is not None and claim.attempt != grant.attempt:
             raise RoundError(f"{grant}, where attempt {claim.attempt} is claimed")
-        self._granted[grant.request] = claim
+        self._ungranted.remove(grant.request)
+        if claim is not None:  # Else the waves have been faster, and it is sealed.
+            self._granted[grant.request] = claim
 
     def _retract(self, retract: Retract) -> None:
         claim = self._claims.get(retract.request)

@@ -27,10 +27,12 @@ TOKENS = prompt(range(30))
 
 
 class OneRank:
-    """Rounds are applied when they are said, as on WAVE; orders wait in `orders` until `deliver`, as in LOOP's inbox."""
+    """Rounds are applied when they are said, as on WAVE; orders wait in `orders` for `deliver`, as in LOOP's inbox."""
 
-    def __init__(self, *, pages: int = 12, slots: int = 6, windows: frozenset[Window] = BOTH) -> None:
-        self.cache = StageCache(windows, pages, slots, BLOCK)
+    def __init__(
+        self, *, pages: int = 12, slots: int = 6, windows: frozenset[Window] = BOTH, cache: StageCache | None = None
+    ) -> None:
+        self.cache = cache or StageCache(windows, pages, slots, BLOCK)
         self.keys = PromptKeys(KEYS, BLOCK)
         self.participant = Participant(1, EPOCH, self.cache, self.keys, BLOCK, self.cache.hint)
         self.claims = Claims(self.cache)

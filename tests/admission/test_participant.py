@@ -1,228 +1,493 @@
-"""One rank's answers to rounds, in the order that they come and in no other."""
+"""One rank's answers to rounds, and what it has LOOP do, in the order that rounds come and in no other."""
 
+import msgspec
 import pytest
+from wavepp.admission.claim import Claim, Drop, Grant, Retract
 from wavepp.admission.errors import RoundError
-from wavepp.admission.messages import Cancel, Install, Probe, RoundDown, RoundUp, Verdict
+from wavepp.admission.messages import BLOCKED, Cancel, Install, Probe, RoundDown, Trim, Verdict
 from wavepp.admission.request import Request
-from wavepp.simulator.group import prompt
-from wavepp.simulator.rank import Piece, Rank, RankSpec
+from wavepp.cache.answers import NoRoom, Prepared
+from wavepp.cache.layout import Window
+from wavepp.cache.stage_cache import StageCache
 
-EPOCH = 3
-TOKENS = prompt(range(30))
+from .one_rank import BLOCK, EPOCH, TOKENS, OneRank, prompt
+
+OTHER = prompt(range(100, 130))
+THIRD = prompt(range(200, 230))
+NOTHING = (0, 0, 0)
 
 
-class Driver:
-    """Says one round after another to one rank."""
+def short_rank() -> OneRank:
+    """Has 24 tokens of `TOKENS` cached, but snapshots only at 8 and at 24."""
+    rank = OneRank()
+    rank.preload(TOKENS, 24, (8, 24))
+    rank.announce()
+    return rank
 
-    def __init__(self, spec: RankSpec | None = None) -> None:
-        self.rank = Rank(1, spec or RankSpec(True, True, 12, 6), 4, EPOCH)
-        self.round = 0
 
-    def say(self, **decisions: object) -> RoundUp:
-        self.round += 1
-        return self.rank.participant.apply(RoundDown(EPOCH, self.round, **decisions))  # pyright: ignore[reportArgumentType]
-
-    def announce(self, number: int = 1, tokens: bytes = TOKENS) -> None:
-        self.say(announces=(Request(number, f"r{number}", tokens, f"h{number}"),))
-
-    def install(self, number: int = 1, attempt: int = 1, candidate: int = 0) -> RoundUp:
-        return self.say(installs=(Install(number, attempt, candidate, (28,)),))
-
-    def run(self, wave: int, start: int, end: int, number: int = 1) -> None:
-        self.rank.waves.append((wave, (Piece(number, 1, 0, start, end, end == 30),)))
-        self.rank.forward()
-        self.rank.settle()
-
-    def leases(self) -> int:
-        self.rank.cache.check()
-        return self.rank.cache.gauges().leases
-
-    def handles(self) -> int:
-        self.rank.cache.check()
-        return self.rank.cache.gauges().handles
+# Rounds.
 
 
 def test_a_round_of_another_epoch_is_refused() -> None:
-    with pytest.raises(RoundError, match="epoch 2"):
-        Driver().rank.participant.apply(RoundDown(2, 1))
+    with pytest.raises(RoundError, match="rank 1: a round of epoch 2 in epoch 3"):
+        OneRank().apply(RoundDown(2, 1))
 
 
-@pytest.mark.parametrize("number", [1, 3])
-def test_a_round_twice_or_after_a_gap_is_refused(number: int) -> None:
-    driver = Driver()
-    driver.say()
-    with pytest.raises(RoundError, match=f"round {number}"):
-        driver.rank.participant.apply(RoundDown(EPOCH, number))
+def test_a_round_after_a_gap_is_refused() -> None:
+    rank = OneRank()
+    rank.say()
+    with pytest.raises(RoundError, match="round 3 after round 1"):
+        rank.apply(RoundDown(EPOCH, 3))
+
+
+def test_a_repeated_round_changes_nothing_and_repeats_only_the_votes() -> None:
+    rank = OneRank()
+    request = Request(1, "r", TOKENS, "h")
+    down = RoundDown(
+        EPOCH, 1, announces=(request,), probes=(Probe(1, 0),), installs=(Install(1, 1, 0, (28,)),), reset=True
+    )
+    first = rank.apply(down)
+    again = rank.apply(down)
+    assert (len(first.hints), len(again.hints)) == (1, 0)
+    assert again == msgspec.structs.replace(first, hints=())
+    assert list(rank.orders) == [Claim(request, 1, 0)], "claimed once"
+
+
+def test_an_older_round_is_answered_as_of_now() -> None:
+    rank = short_rank()
+    install = Install(1, 1, 20, (24, 28))
+    old = RoundDown(EPOCH, 2, installs=(install,), trims=(Trim(1, 1, 8, (28,)), Trim(9, 1, 8, ())))
+    lower = rank.say(installs=(install,)).votes
+    committed = rank.trim(8)
+    again = rank.apply(old)
+    assert (again.round, again.votes) == (3, (*lower, committed))
+    rank.reject()
+    assert rank.apply(old).votes == (), "that attempt is over"
+
+
+# Hints.
 
 
 def test_a_hint_says_how_far_and_what_limits_it() -> None:
-    driver = Driver()
-    driver.rank.preload(TOKENS, 24, (16,))
-    driver.announce()
-    up = driver.say(probes=(Probe(1, 1),))
+    rank = OneRank()
+    rank.preload(TOKENS, 24, (16,))
+    rank.announce()
+    up = rank.say(probes=(Probe(1, 5),))
     assert (up.epoch, up.rank, up.round) == (EPOCH, 1, 2)
-    assert [(h.request, h.attempt, h.endpoint, h.limited_by) for h in up.hints] == [(1, 1, 16, "recurrent")]
+    assert [(h.request, h.attempt, h.endpoint, h.limited_by) for h in up.hints] == [(1, 5, 16, "recurrent")]
+    assert rank.held() == NOTHING
 
 
 def test_a_hint_leaves_one_token_to_compute() -> None:
-    driver = Driver(RankSpec(True, False, 12, 0))
+    rank = OneRank(windows=frozenset({Window.ATTENTION}))
     tokens = prompt(range(28))
-    driver.rank.preload(tokens, 28)
-    driver.announce(tokens=tokens)
-    assert driver.say(probes=(Probe(1, 1),)).hints[0].endpoint == 24
+    rank.preload(tokens, 28)
+    rank.announce(tokens=tokens)
+    assert rank.probe() == 24
+
+
+def test_a_rank_without_windows_hints_and_commits_everything() -> None:
+    rank = OneRank(windows=frozenset())
+    rank.announce()
+    assert rank.probe() == 28
+    assert rank.install(candidate=28, snapshots=()).committed
+
+
+def test_what_is_probed_or_installed_must_have_been_announced() -> None:
+    with pytest.raises(RoundError, match=r"rank 1: Probe.*request 9 is not waiting"):
+        OneRank().say(probes=(Probe(9, 1),))
+    with pytest.raises(RoundError, match=r"rank 1: Install.*request 9 is not waiting"):
+        OneRank().say(installs=(Install(9, 1, 0, ()),))
+
+
+@pytest.mark.parametrize("admitted", [False, True])
+def test_a_request_is_announced_once(admitted: bool) -> None:
+    rank = OneRank()
+    if admitted:
+        rank.begin()
+    else:
+        rank.announce()
+    with pytest.raises(RoundError, match="request 1 was announced twice"):
+        rank.announce()
+
+
+def test_a_handle_is_that_of_one_request() -> None:
+    rank = OneRank()
+    rank.announce()
+    with pytest.raises(RoundError, match="request 2 was announced with the handle of 1"):
+        rank.say(announces=(Request(2, "b", TOKENS, "h1"),))
+
+
+# Installs and trims.
+
+
+def test_a_rank_that_keeps_the_candidate_commits_at_once_and_claims_before_it_votes() -> None:
+    rank = OneRank()
+    rank.preload(TOKENS, 24, (8, 24))
+    rank.announce()
+    vote = rank.install(candidate=24)
+    assert (vote.asked, vote.endpoint, vote.committed, vote.reason) == (24, 24, True, "")
+    assert list(rank.orders) == [Claim(Request(1, "r1", TOKENS, "h1"), 1, 24)]
+    assert rank.held() == (1, 1, 0)
 
 
 def test_the_same_install_again_changes_nothing_and_gets_the_same_vote() -> None:
-    driver = Driver()
-    driver.announce()
-    first = driver.install()
-    again = driver.install()
-    assert first.votes == again.votes
-    assert first.votes[0].committed
-    assert first.gauges == again.gauges
+    rank = OneRank()
+    rank.announce()
+    first = rank.say(installs=(Install(1, 1, 0, (28,)),))
+    again = rank.say(installs=(Install(1, 1, 0, (28,)),))
+    assert (first.votes, first.gauges) == (again.votes, again.gauges)
+    assert len(rank.orders) == 1
 
 
-def test_another_attempt_while_one_is_held_is_refused() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install(attempt=1)
-    with pytest.raises(RoundError, match="still held"):
-        driver.install(attempt=2)
+def test_a_rank_that_falls_short_prepares_there_and_names_what_limits_it() -> None:
+    rank = short_rank()
+    vote = rank.install(candidate=20, snapshots=(24, 28))
+    assert (vote.asked, vote.endpoint, vote.committed) == (20, 8, False)
+    assert (vote.reason, vote.limited_by) == ("", "recurrent")
+    assert rank.held() == (1, 1, 0)
+    assert not rank.orders, "nothing is LOOP's before it is committed"
 
 
-def test_a_rejected_attempt_holds_nothing_and_the_next_one_can_be_installed() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install(attempt=1)
-    driver.say(verdicts=(Verdict(1, 1, 0, False),))
-    assert driver.leases() == 0
-    assert driver.install(attempt=2).votes[0].committed
+def test_a_trim_commits_the_prepared_attempt_lower() -> None:
+    rank = short_rank()
+    lower = rank.install(candidate=20, snapshots=(24, 28))
+    vote = rank.trim(8, snapshots=(24, 28))
+    assert (vote.asked, vote.endpoint, vote.committed) == (8, 8, True)
+    assert [type(order) for order in rank.orders] == [Claim]
+    assert rank.trim(8, snapshots=(24, 28)) == vote, "again"
+    assert rank.install(candidate=20, snapshots=(24, 28)) == lower, "what was asked before it is answered as then"
+    assert len(rank.orders) == 1
 
 
-def test_a_vote_that_falls_short_names_how_far_and_by_what() -> None:
-    driver = Driver()
-    driver.rank.preload(TOKENS, 24, (8, 24))
-    driver.announce()
-    vote = driver.install(candidate=20).votes[0]
-    assert (vote.committed, vote.endpoint, vote.reason, vote.limited_by) == (False, 8, "", "recurrent")
-    assert driver.leases() == 0
+def test_a_trim_that_cannot_be_kept_goes_lower_and_is_trimmed_again() -> None:
+    rank = short_rank()
+    rank.install(candidate=24)
+    rank.reject()
+    rank.install(attempt=2, candidate=28, snapshots=())
+    vote = rank.trim(16, attempt=2, snapshots=(20, 24, 28))
+    assert (vote.asked, vote.endpoint, vote.committed, vote.limited_by) == (16, 8, False, "recurrent")
+    assert rank.trim(8, attempt=2, snapshots=(20, 24, 28)).committed
+
+
+def test_a_trim_without_room_holds_nothing() -> None:
+    rank = OneRank(windows=frozenset({Window.ATTENTION}), pages=10)
+    rank.preload(TOKENS, 24)
+    rank.announce(1)
+    rank.announce(2, TOKENS[: 4 * 26])
+    assert rank.install(1, candidate=28, snapshots=()).endpoint == 24
+    assert rank.install(2, candidate=24, snapshots=()).committed
+    vote = rank.trim(0, snapshots=())
+    assert (vote.asked, vote.endpoint, vote.committed, vote.reason) == (0, 0, False, "attention")
+    assert rank.held() == (1, 1, 0), "the other one alone"
+    assert rank.participant.report() is None, "what it gave back itself is no news"
+    rank.announce(3, OTHER[: 4 * 2])
+    assert rank.install(3, snapshots=()).reason == BLOCKED
+
+
+def test_a_trim_of_what_is_committed_or_refused_or_beyond_the_vote_is_refused() -> None:
+    rank = OneRank()
+    rank.announce()
+    rank.install()
+    with pytest.raises(RoundError, match=r"rank 1: Trim.*has voted .*committed=True"):
+        short = short_rank()
+        short.install(candidate=24)
+        short.trim(8)
+    with pytest.raises(RoundError, match="has voted"):
+        short = short_rank()
+        short.install(candidate=20)
+        short.trim(12)
+    with pytest.raises(RoundError, match="while None is open"):
+        short_rank().trim(8)
+    with pytest.raises(RoundError, match="attempt=1"):
+        rank.trim(0, attempt=2)
+
+
+def test_another_attempt_while_one_is_open_is_refused() -> None:
+    rank = OneRank()
+    rank.announce()
+    rank.install()
+    with pytest.raises(RoundError, match=r"attempt=2.*while Vote\(request=1, attempt=1"):
+        rank.install(attempt=2)
+
+
+def test_another_candidate_of_the_same_attempt_is_refused() -> None:
+    rank = short_rank()
+    rank.install(candidate=24)
+    with pytest.raises(RoundError, match=r"candidate=8.*while Vote\(request=1, attempt=1"):
+        rank.install(candidate=8)
+
+
+def test_an_install_that_the_cache_cannot_make_sense_of_is_refused() -> None:
+    rank = OneRank()
+    rank.announce()
+    with pytest.raises(RoundError, match=r"rank 1: Install.*cannot be carried out: endpoint 3"):
+        rank.install(candidate=3)
+
+
+# Verdicts.
+
+
+def test_the_verdict_gives_the_claim_to_loop() -> None:
+    rank = OneRank()
+    rank.announce()
+    rank.install()
+    rank.admit()
+    assert [type(order) for order in rank.orders] == [Claim, Grant]
+    assert rank.known() == (0, 1, 0, 0), "its keys are not needed any more"
+    assert rank.held() == (1, 1, 0)
+
+
+def test_a_rejected_attempt_holds_nothing_and_loop_forgets_it() -> None:
+    rank = OneRank()
+    rank.announce()
+    rank.install()
+    rank.reject()
+    assert rank.held() == NOTHING
+    assert [type(order) for order in rank.orders] == [Claim, Retract]
+    with pytest.raises(RoundError, match="attempt 1 is over"):
+        rank.install()
+
+
+def test_a_rejected_attempt_that_was_not_committed_is_no_business_of_loops() -> None:
+    rank = short_rank()
+    rank.install(candidate=20)
+    rank.reject()
+    assert (rank.held(), list(rank.orders)) == (NOTHING, [])
+
+
+def test_the_next_attempt_may_come_with_the_verdict_on_the_last() -> None:
+    rank = OneRank()
+    rank.preload(TOKENS, 24, (8, 24))
+    rank.announce()
+    rank.install(candidate=24)
+    up = rank.say(verdicts=(Verdict(1, 1, 0, False),), installs=(Install(1, 2, 8, (28,)),))
+    assert up.votes[0].committed
+    kinds = [(type(order), getattr(order, "attempt", None)) for order in rank.orders]
+    assert kinds == [(Claim, 1), (Retract, 1), (Claim, 2)]
+    rank.admit(attempt=2, endpoint=8)
+    rank.deliver()
+    assert rank.claims.granted() == (rank.claims.find(1),)
+
+
+def test_a_verdict_that_is_not_on_what_was_voted_is_refused() -> None:
+    rank = OneRank()
+    rank.announce()
+    with pytest.raises(RoundError, match=r"rank 1: Verdict.*while None is open"):
+        rank.reject()
+    rank.install()
+    with pytest.raises(RoundError, match=r"attempt=2.*while Vote.*attempt=1"):
+        rank.reject(attempt=2)
+    with pytest.raises(RoundError, match=r"endpoint=4.*has voted"):
+        rank.admit(endpoint=4)
+    short = short_rank()
+    short.install(candidate=20)
+    with pytest.raises(RoundError, match=r"has voted.*committed=False"):
+        short.admit(endpoint=8)
+
+
+# Room.
+
+
+def two_for_one() -> OneRank:
+    """Room for one of its requests at a time; request 1 has it and runs."""
+    rank = OneRank()
+    rank.begin(1)
+    for number, tokens in ((2, OTHER), (3, THIRD[: 4 * 4])):
+        rank.announce(number, tokens)
+    return rank
 
 
 def test_a_vote_without_room_names_the_window_and_the_room_there_had_been() -> None:
-    driver = Driver()
-    for number in (1, 2):
-        driver.announce(number)
-    driver.install(1)
-    up = driver.install(2)
-    assert (up.votes[0].committed, up.votes[0].reason) == (False, "attention")
-    assert up.votes[0].released == up.released == driver.rank.cache.released
-    assert driver.rank.participant.report() is None
-    assert driver.say(cancels=(Cancel(1, -1),)).released > up.released
+    rank = two_for_one()
+    up = rank.say(installs=(Install(2, 1, 0, (28,)),))
+    vote = up.votes[0]
+    assert (vote.committed, vote.endpoint, vote.reason) == (False, 0, "attention")
+    assert vote.released == up.released == rank.cache.released
+    assert rank.participant.report() is None
+    assert rank.held() == (1, 1, 0)
+
+
+def test_what_the_attempt_itself_gives_back_is_no_room_for_another_try() -> None:
+    rank = OneRank(windows=frozenset({Window.ATTENTION}))
+    rank.preload(OTHER, 12)
+    rank.begin(1)
+    rank.announce(2, OTHER)
+    before = rank.cache.released
+    up = rank.say(installs=(Install(2, 1, 12, ()),))
+    assert rank.cache.released > before, "the leased prefix was given back"
+    assert (up.votes[0].reason, up.votes[0].released) == ("attention", up.released)
+
+
+def test_room_that_comes_while_there_is_found_none_counts_as_having_come_later() -> None:
+    class Raced(StageCache):
+        """A pull of the only finished request ends just when room has been found lacking."""
+
+        pull = -1
+
+        def prepare(self, request: int, snapshots: tuple[int, ...]) -> Prepared | NoRoom:
+            outcome = super().prepare(request, snapshots)
+            if isinstance(outcome, NoRoom):
+                assert self.close_pull(self.pull)
+            return outcome
+
+    rank = OneRank(cache=Raced(frozenset({Window.ATTENTION}), 12, 0, BLOCK))
+    assert isinstance(rank.cache, Raced)
+    rank.begin(1)
+    rank.run(30)
+    rank.cache.pull = rank.cache.open_pull("h1").id
+    rank.say(releases=("h1",))
+    rank.announce(2, OTHER + THIRD[: 4 * 10])
+    up = rank.say(installs=(Install(2, 1, 0, ()),))
+    assert up.votes[0].reason == "attention"
+    assert up.votes[0].released < up.released
+    rank.reject(2)
+    assert rank.install(2, attempt=2, snapshots=()).committed
+
+
+def test_those_behind_one_that_lacks_room_are_blocked_until_its_verdict() -> None:
+    rank = two_for_one()
+    assert rank.install(2).reason == "attention"
+    blocked = rank.install(3, snapshots=())
+    assert (blocked.reason, blocked.endpoint, blocked.committed) == (BLOCKED, 0, False)
+    assert rank.held() == (1, 1, 0), "it would have fitted, and holds nothing"
+    rank.reject(2)
+    assert rank.install(3, snapshots=()) == blocked, "the same question has the same answer"
+    rank.reject(3)
+    assert rank.install(3, attempt=2, snapshots=()).committed
+
+
+def test_those_behind_are_blocked_within_one_round_too() -> None:
+    rank = two_for_one()
+    up = rank.say(installs=(Install(2, 1, 0, (28,)), Install(3, 1, 0, ())))
+    assert [vote.reason for vote in up.votes] == ["attention", BLOCKED]
+    up = rank.say(
+        verdicts=(Verdict(2, 1, 0, False), Verdict(3, 1, 0, False)),
+        installs=(Install(3, 2, 0, ()), Install(2, 2, 0, (28,))),
+    )
+    assert [vote.reason for vote in up.votes] == ["", "attention"]
+
+
+def test_the_end_of_one_that_lacked_room_lets_those_behind_it_pass() -> None:
+    rank = two_for_one()
+    rank.install(2)
+    rank.cancel(2)
+    assert rank.install(3, snapshots=()).committed
 
 
 def test_room_that_comes_between_rounds_is_reported_once() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install()
-    driver.run(0, 0, 30)
-    report = driver.rank.participant.report()
-    assert report is not None and report.released == driver.rank.cache.released
-    assert report.round == driver.round
-    assert driver.rank.participant.report() is None
+    rank = OneRank()
+    rank.begin()
+    rank.run(30)
+    report = rank.participant.report()
+    assert report is not None and report.released == rank.cache.released
+    assert (report.round, report.hints, report.votes) == (rank.round, (), ())
+    assert rank.participant.report() is None
 
 
-def test_a_verdict_on_what_was_not_committed_is_refused() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install(candidate=0)
-    with pytest.raises(RoundError, match="voted"):
-        driver.say(verdicts=(Verdict(1, 1, 4, True),))
+# Ends.
 
 
-def test_a_request_that_was_never_announced_is_refused() -> None:
-    with pytest.raises(RoundError, match="request 9"):
-        Driver().say(probes=(Probe(9, 1),))
-    with pytest.raises(RoundError, match="request 9"):
-        Driver().rank.participant.request(9)
+@pytest.mark.parametrize("state", ["queued", "lower", "committed", "refused", "blocked"])
+def test_a_cancelled_request_that_waits_holds_nothing_whatever_its_state(state: str) -> None:
+    rank = two_for_one() if state in ("refused", "blocked") else short_rank()
+    number = {"refused": 2, "blocked": 3}.get(state, 1)
+    before = (0, 0, 0) if number == 1 else (1, 1, 0)
+    if state == "blocked":
+        rank.install(2)
+    if state != "queued":
+        rank.install(number, candidate={"lower": 20, "committed": 8}.get(state, 0))
+    rank.cancel(number)
+    assert rank.held() == before
+    expected = [Claim, Retract] if state == "committed" else []
+    assert [type(order) for order in rank.orders] == expected
+    others = 1 if state in ("refused", "blocked") else 0
+    assert (rank.participant.known, len(rank.keys)) == (others, others)
+    with pytest.raises(RoundError, match=f"request {number} is not waiting"):
+        rank.install(number, attempt=2)
 
 
-def test_an_announcement_twice_is_refused() -> None:
-    driver = Driver()
-    driver.announce()
-    with pytest.raises(RoundError, match="twice"):
-        driver.announce()
+def test_a_request_may_be_announced_installed_and_cancelled_in_one_round() -> None:
+    rank = OneRank()
+    up = rank.say(
+        announces=(Request(1, "r1", TOKENS, "h1"),),
+        probes=(Probe(1, 0),),
+        installs=(Install(1, 1, 0, (28,)),),
+        cancels=(Cancel(1, -1, "h1"),),
+    )
+    assert (len(up.hints), len(up.votes)) == (1, 1)
+    rank.deliver()
+    assert (rank.held(), rank.known()) == (NOTHING, (0, 0, 0, 0))
+    rank.announce()
 
 
-def test_a_cancelled_request_keeps_its_storage_until_the_last_wave_that_names_it_has_run() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install()
-    driver.run(0, 0, 8)
-    driver.say(cancels=(Cancel(1, 2),))
-    assert driver.leases() == 1
-    driver.run(1, 8, 16)
-    assert driver.leases() == 1
-    driver.run(2, 16, 24)
-    assert (driver.leases(), driver.rank.participant.known) == (0, 0)
-    gauges = driver.rank.cache.gauges()
-    assert gauges.pages_reclaimable == 24 // 4, "what was computed stays reusable"
-    assert gauges.pages_pinned == 0
+def test_an_admitted_request_is_loops_to_end() -> None:
+    rank = OneRank()
+    rank.begin()
+    rank.cancel(after_wave=4)
+    assert list(rank.orders) == [Drop(1, 4, "h1")]
+    assert rank.known() == (0, 0, 1, 0)
+    assert rank.held() == (1, 1, 0)
 
 
-def test_a_cancellation_after_its_last_wave_has_run_takes_effect_at_once() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install()
-    driver.run(0, 0, 8)
-    driver.say(cancels=(Cancel(1, 0),))
-    assert driver.leases() == 0
+def test_a_verdict_and_a_cancellation_may_share_a_round() -> None:
+    rank = OneRank()
+    rank.announce()
+    rank.install()
+    rank.say(verdicts=(Verdict(1, 1, 0, True),), cancels=(Cancel(1, -1, "h1"),))
+    assert [type(order) for order in rank.orders] == [Claim, Grant, Drop]
+    rank.deliver()
+    assert (rank.held(), rank.known()) == (NOTHING, (0, 0, 0, 0))
 
 
-def test_wave_completed_tells_whether_a_cancelled_request_ended() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install()
-    driver.say(cancels=(Cancel(1, 5),))
-    assert not driver.rank.participant.wave_completed(4)
-    assert driver.rank.participant.wave_completed(5)
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_handle_ends_when_it_is_released_and_sealed(sealed: bool) -> None:
+    rank = OneRank()
+    rank.begin()
+    if sealed:
+        rank.run(30)
+    rank.say(releases=("h1",))
+    assert rank.held() == (NOTHING if sealed else (1, 1, 0))
+    if not sealed:
+        rank.run(30)
+    assert (rank.held(), rank.known()) == (NOTHING, (0, 0, 0, 0))
 
 
-def test_a_cancellation_of_a_request_that_was_sealed_meanwhile_ends_its_handle() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install()
-    driver.run(0, 0, 30)
-    assert (driver.leases(), driver.handles()) == (0, 1)
-    driver.say(cancels=(Cancel(1, 0),))
-    assert (driver.handles(), driver.rank.participant.sealed) == (0, 0)
+def test_nothing_ends_twice_or_before_it_was_admitted() -> None:
+    rank = OneRank()
+    rank.announce()
+    rank.install()
+    with pytest.raises(RoundError, match="handle was released that request 1 does not have"):
+        rank.say(releases=("h1",))
+    with pytest.raises(RoundError, match="request 1 ends after wave 2, though it was not admitted"):
+        rank.cancel(after_wave=2)
+    rank.admit()
+    rank.say(releases=("h1",))
+    with pytest.raises(RoundError, match="handle was released"):
+        rank.say(releases=("h1",))
+    with pytest.raises(RoundError, match="request 1 is cancelled"):
+        rank.cancel()
 
 
-def test_a_handle_released_before_this_rank_has_finished_ends_when_it_has() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install()
-    driver.say(releases=("h1",))
-    assert driver.leases() == 1
-    driver.run(0, 0, 30)
-    assert (driver.leases(), driver.handles()) == (0, 0)
-    assert (driver.rank.participant.known, driver.rank.participant.sealed) == (0, 0)
-    driver.announce()
-
-
-def test_a_verdict_that_comes_after_the_waves_is_harmless() -> None:
-    driver = Driver()
-    driver.announce()
-    driver.install()
-    driver.run(0, 0, 30)
-    driver.say(verdicts=(Verdict(1, 1, 0, True),))
-    assert driver.handles() == 1
+def test_no_refusal_gives_a_handle_away() -> None:
+    rank = OneRank()
+    rank.announce()
+    for says in (
+        {"releases": ("secret",)},
+        {"cancels": (Cancel(1, 2, "secret"),)},
+        {"cancels": (Cancel(1, -1, "secret"),)},
+    ):
+        with pytest.raises(RoundError) as refusal:
+            rank.say(**says)
+        assert "secret" not in str(refusal.value)
 
 
 def test_reset_drops_only_what_nobody_holds() -> None:
-    driver = Driver()
-    driver.rank.preload(prompt(range(100, 112)), 12)
-    driver.announce()
-    driver.install()
-    gauges = driver.say(reset=True).gauges
+    rank = OneRank()
+    rank.preload(OTHER, 12)
+    rank.preload(TOKENS, 8, (8,))
+    rank.announce()
+    rank.install(candidate=8)
+    gauges = rank.say(reset=True).gauges
     assert gauges.pages_reclaimable == 0
-    assert gauges.pages_pinned == 8
+    assert (gauges.pages_pinned, gauges.slots_pinned) == (2, 1), "the leased prefix"
