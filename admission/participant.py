@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ..cache.answers import NoRoom, Reach
@@ -20,6 +21,9 @@ _REFUSED = (AttemptConflict, DuplicateHandle, ValueError)
 
 Hints = Callable[[Sequence[bytes], int], Reach]
 """(keys, limit in tokens) → how much of the prefix this rank could reuse, owning nothing."""
+
+Spans = Callable[..., AbstractContextManager[object]]
+"""(name, **what) → a context around one walk with all that it promises, for whoever wants to see when it happened."""
 
 
 @dataclass(slots=True)
@@ -54,9 +58,17 @@ class Participant:
     """
 
     def __init__(
-        self, rank: int, epoch: int, cache: StageCache, keys: PromptKeys, block_size: int, hints: Hints
+        self,
+        rank: int,
+        epoch: int,
+        cache: StageCache,
+        keys: PromptKeys,
+        block_size: int,
+        hints: Hints,
+        spans: Spans = lambda _, **__: nullcontext(),
     ) -> None:
         """`hints` is the cache's `hint` (the index alone) or its `probe` (a walk)."""
+        self._spans = spans
         self._rank, self._epoch = rank, epoch
         self._cache, self._keys, self._block_size, self._hints = cache, keys, block_size, hints
         self._waiting: dict[int, _Waiting] = {}
@@ -139,7 +151,8 @@ class Participant:
         if install.attempt <= waiting.over:
             raise self._breach(f"{install}, though attempt {waiting.over} is over")
         try:
-            vote = self._lease(waiting, install)
+            with self._spans("install", request=install.request, attempt=install.attempt, candidate=install.candidate):
+                vote = self._lease(waiting, install)
         except _REFUSED as error:
             raise self._breach(f"{install} cannot be carried out: {error}") from error
         waiting.attempt = _Attempt(install.attempt, vote)
@@ -171,7 +184,8 @@ class Participant:
         if newest.committed or newest.reason or trim.endpoint > newest.endpoint:
             raise self._breach(f"{trim}, which has voted {newest}")
         try:
-            return attempt.take(self._commit(waiting, trim, trim.endpoint))
+            with self._spans("trim", request=trim.request, attempt=trim.attempt, endpoint=trim.endpoint):
+                return attempt.take(self._commit(waiting, trim, trim.endpoint))
         except _REFUSED as error:
             raise self._breach(f"{trim} cannot be carried out: {error}") from error
 

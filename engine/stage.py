@@ -145,7 +145,8 @@ class Stage:
         cache, block_size = memory.cache, group.cache.block_size
         keys = PromptKeys(KeySpace(model.spec.fingerprint), block_size)
         claims = Claims(cache)
-        participant = Participant(rank, epoch, cache, keys, block_size, cache.hint if self._leased else cache.probe)
+        hints = cache.hint if self._leased else cache.probe
+        participant = Participant(rank, epoch, cache, keys, block_size, hints, self._tracer.span)
         # Where the participant lives is all that tells the policies apart here.
         hand_over = inbox.put if self._leased else claims.take
         own = OwnRounds(participant, hand_over, transfer.notify, self._tracer)
