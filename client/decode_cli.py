@@ -91,9 +91,9 @@ class _Printer(Listener):
 
     def prefilled(self, result: PrefillResult) -> None:
         usage, timing = result.usage, result.timing
-        limit = f" (limited by {usage.cached_tokens_limited_by})" if usage.cached_tokens_limited_by else ""
+        why = f" ({'; '.join(usage.reasons)})" if usage.reasons else ""
         _say(
-            f"prefilled {usage.prompt_tokens} tokens, {usage.cached_tokens} of them reused{limit}, "
+            f"prefilled {usage.prompt_tokens} tokens, {usage.cached_tokens} of them reused{why}, "
             f"in {timing.prefill_s:.3f} s (queue {timing.queue_s:.3f} s, admission {timing.admit_s:.3f} s)"
         )
 

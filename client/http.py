@@ -25,10 +25,35 @@ class FirstToken(msgspec.Struct, frozen=True):
     logprob: float | None = None
 
 
+class Reuse(msgspec.Struct, frozen=True):
+    """Tokens that the hints promised, that all stages then had, and that were reused; `limited_by` is `rank N: window`,
+    and `held_s` seconds of waiting for another request to compute the same prefix."""
+
+    hinted_tokens: int = 0
+    leased_tokens: int = 0
+    cached_tokens: int = 0
+    limited_by: str | None = None
+    held_s: float = 0.0
+
+
 class Usage(msgspec.Struct, frozen=True):
+    """`reuse` is None where the server does not tell."""
+
     prompt_tokens: int
     cached_tokens: int = 0
     cached_tokens_limited_by: str | None = None
+    reuse: Reuse | None = None
+
+    @property
+    def reasons(self) -> list[str]:
+        """In words: why no more was reused, and what was waited for, as far as there is something to say."""
+        reasons = [f"limited by {self.cached_tokens_limited_by}"] if self.cached_tokens_limited_by else []
+        if self.reuse is not None:
+            if self.reuse.hinted_tokens > self.cached_tokens:
+                reasons.append(f"the hints had promised {self.reuse.hinted_tokens}")
+            if self.reuse.held_s:
+                reasons.append(f"waited {self.reuse.held_s:.3f} s for another request to compute them")
+        return reasons
 
 
 class PrefillTiming(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from ..admission.effects import Reuse
 from ..admission.messages import Gauges
 from ..admission.request import Sampling
 
@@ -117,8 +118,8 @@ class Finished(Struct, frozen=True, tag="finished"):
     prompt_tokens: int
     cached_tokens: int
     timing: Timing
-    limited_by: str = ""
-    """`rank N: window` that kept the reused prefix from being longer; empty when nothing did."""
+    reuse: Reuse
+    """Why `cached_tokens` are as many as they are."""
 
 
 class RequestFailed(Struct, frozen=True, tag="request_failed"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from ..admission.effects import Reuse
+from ..admission.messages import Gauges
 from ..engine.messages import Finished
 from .engine_client import EngineClient
 
@@ -46,6 +48,20 @@ class Metrics:
             "wavepp_prefix_cache_queries", "Prompt tokens looked up in the prefix cache", registry=registry
         )
         self._hits = Counter("wavepp_prefix_cache_hits", "Prompt tokens found in the prefix cache", registry=registry)
+        self._hinted = Counter(
+            "wavepp_prefix_hinted_tokens", "Prompt tokens that the hints of all ranks promised", registry=registry
+        )
+        self._leased = Counter(
+            "wavepp_prefix_leased_tokens", "Prompt tokens that all ranks had when they pinned them", registry=registry
+        )
+        self._reused = Counter("wavepp_prefix_reused_tokens", "Prompt tokens that were reused", registry=registry)
+        self._limited = Counter(
+            "wavepp_prefix_limited",
+            "Requests that would have reused more but for this rank's window",
+            ["rank", "window"],
+            registry=registry,
+        )
+        self._held = _seconds("wavepp_request_held_time", "Waiting for another's computing of the prefix", registry)
         self._ttft = _seconds("wavepp_time_to_first_token", "From the request's arrival to its first token", registry)
         self._queue = _seconds("wavepp_request_queue_time", "Waiting for admission to begin", registry)
         self._admit = _seconds("wavepp_request_admit_time", "Being admitted", registry)
@@ -62,10 +78,20 @@ class Metrics:
         self._prompt_tokens.inc(message.prompt_tokens)
         self._queries.inc(message.prompt_tokens)
         self._hits.inc(message.cached_tokens)
+        self._count_reuse(message.reuse)
         self._queue.observe(message.timing.queue_s)
         self._admit.observe(message.timing.admit_s)
         self._prefill.observe(message.timing.prefill_s)
         self._prompt_size.observe(message.prompt_tokens)
+
+    def _count_reuse(self, reuse: Reuse) -> None:
+        self._hinted.inc(reuse.hinted)
+        self._leased.inc(reuse.leased)
+        self._reused.inc(reuse.endpoint)
+        self._held.observe(reuse.held_s)
+        if reuse.limited_by:
+            rank, _, window = reuse.limited_by.removeprefix("rank ").partition(": ")
+            self._limited.labels(rank, window).inc()
 
     def request_failed(self, code: str) -> None:
         if code == "cancelled":
@@ -120,26 +146,50 @@ class GroupCollector(Collector):
         for rank, seconds in enumerate(state.stage_seconds):
             busy.add_metric([str(rank)], seconds)
         yield busy
-        usage = GaugeMetricFamily("wavepp_kv_cache_usage_perc", "Referenced pages; 1 is all", labels=["rank"])
-        pages = GaugeMetricFamily("wavepp_pages", "Pages by state", labels=["rank", "state"])
-        slots = GaugeMetricFamily("wavepp_slots", "Recurrent slots by state", labels=["rank", "state"])
-        counts = {
-            "leases": GaugeMetricFamily("wavepp_leases", "Leases held", labels=["rank"]),
-            "handles": GaugeMetricFamily("wavepp_handles", "Handles held", labels=["rank"]),
-            "pulls": GaugeMetricFamily("wavepp_pulls", "Pulls under way", labels=["rank"]),
-        }
-        for number, gauges in enumerate(state.ranks):
-            rank = str(number)
-            usage.add_metric([rank], gauges.pages_pinned / gauges.pages_total if gauges.pages_total else 0.0)
-            pages.add_metric([rank, "free"], gauges.pages_free)
-            pages.add_metric([rank, "reclaimable"], gauges.pages_reclaimable)
-            pages.add_metric([rank, "referenced"], gauges.pages_pinned)
-            slots.add_metric([rank, "free"], gauges.slots_free)
-            slots.add_metric([rank, "reclaimable"], gauges.slots_reclaimable)
-            slots.add_metric([rank, "referenced"], gauges.slots_pinned)
-            for name, family in counts.items():
-                family.add_metric([rank], getattr(gauges, name))
-        yield from (usage, pages, slots, *counts.values())
+        yield from _of_caches(state.ranks)
+
+
+_COUNTS = {
+    "wavepp_leases": ("leases", "Leases held"),
+    "wavepp_escrows": ("escrows", "Leases to which capacity is promised"),
+    "wavepp_handles": ("handles", "Handles held"),
+    "wavepp_pulls": ("pulls", "Pulls under way"),
+    "wavepp_pages_promised": ("pages_promised", "Free or reclaimable pages that are promised"),
+    "wavepp_slots_promised": ("slots_promised", "Free or reclaimable slots that are promised"),
+}
+_MOVED = {
+    "wavepp_cache_offloaded": ("offloaded", "Blocks and snapshots copied to the host in this epoch"),
+    "wavepp_cache_onboarded": ("onboarded", "Blocks and snapshots copied back from the host in this epoch"),
+    "wavepp_cache_dropped": ("dropped", "Blocks and snapshots lost to make room in this epoch"),
+}
+_PLACES = {
+    "wavepp_pages": ("pages", "Pages by state"),
+    "wavepp_slots": ("slots", "Recurrent slots by state"),
+    "wavepp_host_pages": ("host_pages", "Pages of the host tier by state"),
+    "wavepp_host_slots": ("host_slots", "Recurrent slots of the host tier by state"),
+}
+
+
+def _of_caches(ranks: Sequence[Gauges]) -> Iterable[Metric]:
+    """By rank, which is its place in `ranks`."""
+    usage = GaugeMetricFamily("wavepp_kv_cache_usage_perc", "Referenced pages; 1 is all", labels=["rank"])
+    for rank, gauges in enumerate(ranks):
+        usage.add_metric([str(rank)], gauges.pages_pinned / gauges.pages_total if gauges.pages_total else 0.0)
+    yield usage
+    for name, (what, text) in _PLACES.items():
+        family = GaugeMetricFamily(name, text, labels=["rank", "state"])
+        for rank, gauges in enumerate(ranks):
+            free, reclaimable = getattr(gauges, f"{what}_free"), getattr(gauges, f"{what}_reclaimable")
+            referenced = getattr(gauges, f"{what}_total") - free - reclaimable
+            for state, count in (("free", free), ("reclaimable", reclaimable), ("referenced", referenced)):
+                family.add_metric([str(rank), state], count)
+        yield family
+    for kind, table in ((GaugeMetricFamily, _COUNTS), (CounterMetricFamily, _MOVED)):
+        for name, (what, text) in table.items():
+            family = kind(name, text, labels=["rank"])
+            for rank, gauges in enumerate(ranks):
+                family.add_metric([str(rank)], getattr(gauges, what))
+            yield family
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

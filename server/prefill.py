@@ -25,6 +25,7 @@ from .responses import (
     FirstTokenAnswer,
     PrefillAnswer,
     ProgressEvent,
+    ReuseAnswer,
     TimingAnswer,
     TokenLogprob,
     Usage,
@@ -235,11 +236,7 @@ class Prefill:
                 logprob=done.logprob,
                 top=[TokenLogprob(id=token, text=text(token), logprob=logprob) for token, logprob in done.top],
             ),
-            usage=Usage(
-                prompt_tokens=done.prompt_tokens,
-                cached_tokens=done.cached_tokens,
-                cached_tokens_limited_by=done.limited_by or None,
-            ),
+            usage=_usage(done),
             timing=TimingAnswer(
                 queue_s=done.timing.queue_s, admit_s=done.timing.admit_s, prefill_s=done.timing.prefill_s
             ),
@@ -256,6 +253,7 @@ class Prefill:
         def hear(outcome: Outcome) -> None:
             if isinstance(outcome, Finished):
                 self._context.metrics.first_token_after(time.monotonic() - self._arrived)
+                _log_finished(outcome, self._context.client.group.epoch)
             if sink is not None:
                 sink(index, outcome)
 
@@ -270,6 +268,43 @@ def _finished(result: Finished | BaseException) -> Finished:
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+def _usage(done: Finished) -> Usage:
+    reuse = done.reuse
+    limited_by = reuse.limited_by or None
+    return Usage(
+        prompt_tokens=done.prompt_tokens,
+        cached_tokens=done.cached_tokens,
+        cached_tokens_limited_by=limited_by,
+        reuse=ReuseAnswer(
+            hinted_tokens=reuse.hinted,
+            leased_tokens=reuse.leased,
+            cached_tokens=reuse.endpoint,
+            limited_by=limited_by,
+            held_s=reuse.held_s,
+        ),
+    )
+
+
+def _log_finished(done: Finished, epoch: int) -> None:
+    """One line a request, in a form that tools may rely on: `key=value`, always these, in this order."""
+    reuse, timing = done.reuse, done.timing
+    log.info(
+        "finished id=%s epoch=%d prompt_tokens=%d hinted_tokens=%d leased_tokens=%d cached_tokens=%d "
+        'limited_by="%s" held_s=%.6f queue_s=%.6f admit_s=%.6f prefill_s=%.6f',
+        done.name,
+        epoch,
+        done.prompt_tokens,
+        reuse.hinted,
+        reuse.leased,
+        done.cached_tokens,
+        reuse.limited_by,
+        reuse.held_s,
+        timing.queue_s,
+        timing.admit_s,
+        timing.prefill_s,
+    )
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

@@ -33,13 +33,27 @@ class FirstTokenAnswer(TokenLogprob):
     top: list[TokenLogprob] = []
 
 
+class ReuseAnswer(Answer):
+    """How the reused prefix came to be as long as it is, in tokens, each at most the one before: what the hints of all
+    stages promised, what all of them still had when they pinned it, what was reused in the end."""
+
+    hinted_tokens: int
+    leased_tokens: int
+    cached_tokens: int
+    limited_by: str | None = Field(
+        default=None, description="`rank N: window` that kept it from being longer; null when nothing did"
+    )
+    held_s: float = Field(default=0.0, description="seconds of waiting for another request to compute the same prefix")
+
+
 class Usage(Answer):
     """Tokens. `cached_tokens_limited_by` names the rank and the window that kept the reused prefix from being
-    longer; null when nothing did."""
+    longer; null when nothing did. `reuse` has the details; it is null where the usage is a sum over prompts."""
 
     prompt_tokens: int
     cached_tokens: int
     cached_tokens_limited_by: str | None = None
+    reuse: ReuseAnswer | None = None
 
 
 class TimingAnswer(Answer):

@@ -7,7 +7,7 @@ import httpx
 import msgspec
 import pytest
 from wavepp.client.errors import ClientError, ServerError, UnreachableError
-from wavepp.client.http import PrefillClient, Prompt
+from wavepp.client.http import PrefillClient, Prompt, Reuse, Usage
 from wavepp.engine.messages import Manifest, StageManifest
 
 MANIFEST = Manifest("h/1", 3, "m", 10, 4, 7, 60.0, (StageManifest(0, "tcp://a:1", ("x",)),))
@@ -16,7 +16,18 @@ ANSWER = {
     "model": "m",
     "handle": "h/1",
     "first_token": {"id": 7, "text": " a", "logprob": -0.5, "top": []},
-    "usage": {"prompt_tokens": 10, "cached_tokens": 8, "cached_tokens_limited_by": "rank 1: recurrent"},
+    "usage": {
+        "prompt_tokens": 10,
+        "cached_tokens": 8,
+        "cached_tokens_limited_by": "rank 1: recurrent",
+        "reuse": {
+            "hinted_tokens": 9,
+            "leased_tokens": 8,
+            "cached_tokens": 8,
+            "limited_by": "rank 1: recurrent",
+            "held_s": 0.5,
+        },
+    },
     "timing": {"queue_s": 0.1, "admit_s": 0.2, "prefill_s": 0.3},
 }
 
@@ -56,7 +67,28 @@ def test_a_prefill_is_asked_for_and_understood() -> None:
     assert (result.handle, result.first_token.id, result.first_token.text) == ("h/1", 7, " a")
     assert (result.usage.prompt_tokens, result.usage.cached_tokens) == (10, 8)
     assert result.usage.cached_tokens_limited_by == "rank 1: recurrent"
+    assert result.usage.reuse == Reuse(9, 8, 8, "rank 1: recurrent", 0.5)
     assert result.timing.prefill_s == 0.3
+
+
+@pytest.mark.parametrize(
+    ("usage", "reasons"),
+    [
+        (Usage(10), []),
+        (Usage(10, 8, None, Reuse(8, 8, 8)), []),
+        (Usage(10, 8, "rank 1: recurrent"), ["limited by rank 1: recurrent"]),
+        (
+            Usage(10, 8, "rank 1: recurrent", Reuse(9, 8, 8, "rank 1: recurrent", 0.5)),
+            [
+                "limited by rank 1: recurrent",
+                "the hints had promised 9",
+                "waited 0.500 s for another request to compute them",
+            ],
+        ),
+    ],
+)
+def test_the_usage_says_in_words_why_no_more_was_reused(usage: Usage, reasons: list[str]) -> None:
+    assert usage.reasons == reasons
 
 
 @pytest.mark.parametrize(

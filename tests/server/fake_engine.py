@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 import zmq
 import zmq.asyncio
+from wavepp.admission.effects import Reuse
 from wavepp.admission.messages import Gauges
 from wavepp.engine.messages import (
     CancelRequest,
@@ -52,7 +53,32 @@ STATE = GroupState(
     waves_done=60,
     tokens_computed=7000,
     tokens_reused=800,
-    ranks=(Gauges(100, 20, 30, 8, 1, 2, 9, 10, 11), Gauges(50, 50, 0, 0, 0, 0, 0, 0, 0)),
+    ranks=(
+        Gauges(
+            pages_total=100,
+            pages_free=20,
+            pages_reclaimable=30,
+            slots_total=8,
+            slots_free=1,
+            slots_reclaimable=2,
+            leases=9,
+            handles=10,
+            pulls=11,
+            pages_promised=12,
+            slots_promised=3,
+            escrows=7,
+            host_pages_total=60,
+            host_pages_free=40,
+            host_pages_reclaimable=15,
+            host_slots_total=6,
+            host_slots_free=1,
+            host_slots_reclaimable=3,
+            offloaded=70,
+            onboarded=25,
+            dropped=13,
+        ),
+        Gauges(pages_total=50, pages_free=50),
+    ),
     stage_seconds=(12.5, 13.25),
 )
 
@@ -109,14 +135,16 @@ class FakeEngine:
     def all_heard(self, kind: type[T]) -> list[T]:
         return [message for message in self.heard if isinstance(message, kind)]
 
-    async def finish(self, message: Submit, top: tuple[tuple[int, float], ...] = (), limited_by: str = "") -> None:
+    async def finish(
+        self, message: Submit, top: tuple[tuple[int, float], ...] = (), reuse: Reuse | None = None
+    ) -> None:
         handle = f"kv-{message.name}"
         self.handles[handle] = message.name
         length = len(message.tokens) // 4
+        cached = min(self.cached, length)
+        reuse = reuse or Reuse(cached, cached, cached)
         await self.say(
-            Finished(
-                message.name, handle, token_of(message), -0.5, top, length, min(self.cached, length), TIMING, limited_by
-            )
+            Finished(message.name, handle, token_of(message), -0.5, top, length, reuse.endpoint, TIMING, reuse)
         )
 
     async def fail(self, name: str, code: str, text: str = "because") -> None:

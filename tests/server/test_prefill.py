@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
+from wavepp.admission.effects import Reuse
 from wavepp.engine.messages import CancelRequest, KvRenew, Submit
 
 from .fake_engine import TIMING
 from .front import DEFAULT_TTL_S, MAX_TTL_S, Front, OpenFront, error_of, events_of, run
+
+REUSE = Reuse(36, 24, 16, "rank 1: recurrent", 0.75)
 
 
 async def submitted(front: Front, count: int = 1) -> list[Submit]:
@@ -24,11 +28,10 @@ def ids_of(message: Submit) -> list[int]:
 @run
 async def test_the_answer_has_the_handle_the_first_token_and_the_usage(open_front: OpenFront) -> None:
     async with open_front() as front:
-        front.engine.cached = 16
         front.engine.hold = True
         asked = asyncio.create_task(front.prefill(list(range(40)), request_id="mine", sampling={"logprobs": 2}))
         (message,) = await submitted(front)
-        await front.engine.finish(message, ((40, -0.5), (7, float("-inf"))), "rank 1: recurrent")
+        await front.engine.finish(message, ((40, -0.5), (7, float("-inf"))), REUSE)
         answer = (await asked).json()
         assert answer == {
             "id": "mine",
@@ -43,9 +46,41 @@ async def test_the_answer_has_the_handle_the_first_token_and_the_usage(open_fron
                     {"id": 7, "text": front.tokenizer.token_text(7), "logprob": None},
                 ],
             },
-            "usage": {"prompt_tokens": 40, "cached_tokens": 16, "cached_tokens_limited_by": "rank 1: recurrent"},
+            "usage": {
+                "prompt_tokens": 40,
+                "cached_tokens": 16,
+                "cached_tokens_limited_by": "rank 1: recurrent",
+                "reuse": {
+                    "hinted_tokens": 36,
+                    "leased_tokens": 24,
+                    "cached_tokens": 16,
+                    "limited_by": "rank 1: recurrent",
+                    "held_s": 0.75,
+                },
+            },
             "timing": {"queue_s": TIMING.queue_s, "admit_s": TIMING.admit_s, "prefill_s": TIMING.prefill_s},
         }
+
+
+@run
+async def test_one_line_of_the_log_says_all_about_a_finished_request(
+    open_front: OpenFront, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "wavepp.server.prefill")
+    async with open_front() as front:
+        front.engine.hold = True
+        asked = asyncio.create_task(front.prefill([list(range(40)), [1]], request_id="mine"))
+        first, second = await submitted(front, 2)
+        await front.engine.finish(first, reuse=REUSE)
+        await front.engine.fail(second.name, "internal")
+        answer = await asked
+        assert answer.status_code == 200
+    lines = [record.getMessage() for record in caplog.records if record.name == "wavepp.server.prefill"]
+    assert lines == [
+        "finished id=mine-0 epoch=1 prompt_tokens=40 hinted_tokens=36 leased_tokens=24 cached_tokens=16 "
+        'limited_by="rank 1: recurrent" held_s=0.750000 queue_s=0.250000 admit_s=0.500000 prefill_s=1.500000'
+    ]
+    assert "kv-mine" not in caplog.text, "a handle is a capability"
 
 
 @run
@@ -131,6 +166,8 @@ async def test_a_batch_has_one_result_each_in_order(open_front: OpenFront, promp
             (1, "b-1", "kv-b-1"),
         ]
         assert answer["usage"]["prompt_tokens"] == sum(len(m.tokens) // 4 for m in (first, second))
+        assert answer["usage"]["reuse"] is None, "there is no one reason for a sum"
+        assert all(item["usage"]["reuse"]["limited_by"] is None for item in answer["results"])
 
 
 @run

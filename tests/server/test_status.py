@@ -9,6 +9,7 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from wavepp.admission.effects import Reuse
 from wavepp.engine.messages import GetState, Submit
 
 from .front import Front, OpenFront, error_of, run
@@ -89,10 +90,54 @@ async def test_metrics_show_what_passed_and_what_the_group_says_now(open_front: 
             "wavepp_leases{rank=0}": 9,
             "wavepp_handles{rank=0}": 10,
             "wavepp_pulls{rank=0}": 11,
+            "wavepp_escrows{rank=0}": 7,
+            "wavepp_pages_promised{rank=0}": 12,
+            "wavepp_slots_promised{rank=0}": 3,
+            "wavepp_host_pages{rank=0,state=free}": 40,
+            "wavepp_host_pages{rank=0,state=reclaimable}": 15,
+            "wavepp_host_pages{rank=0,state=referenced}": 5,
+            "wavepp_host_slots{rank=0,state=free}": 1,
+            "wavepp_host_slots{rank=0,state=reclaimable}": 3,
+            "wavepp_host_slots{rank=0,state=referenced}": 2,
+            "wavepp_host_pages{rank=1,state=free}": 0,
+            "wavepp_cache_offloaded_total{rank=0}": 70,
+            "wavepp_cache_onboarded_total{rank=0}": 25,
+            "wavepp_cache_dropped_total{rank=0}": 13,
+            "wavepp_cache_dropped_total{rank=1}": 0,
             "wavepp_http_requests_total{handler=/v1/prefill,method=POST,status=200}": 2,
             "wavepp_http_requests_total{handler=/v1/prefill,method=POST,status=400}": 1,
         }
         assert {name: samples.get(name) for name in expected} == expected
+
+
+@run
+async def test_metrics_count_what_was_hinted_leased_and_reused_and_what_limited_it(open_front: OpenFront) -> None:
+    async with open_front() as front:
+        front.engine.hold = True
+        reuses = (
+            Reuse(36, 24, 16, "rank 1: recurrent", 0.75),
+            Reuse(32, 32, 32, "rank 1: recurrent"),
+            Reuse(8, 8, 4, "rank 0: attention", 0.25),
+            Reuse(4, 4, 4),
+        )
+        for number, reuse in enumerate(reuses):
+            asked = asyncio.create_task(front.prefill([1] * 40))
+            message = (await front.engine.wait_heard(Submit, number + 1))[-1]
+            await front.engine.finish(message, reuse=reuse)
+            assert (await asked).status_code == 200
+        samples = await scrape(front)
+        expected = {
+            "wavepp_prefix_hinted_tokens_total": 80,
+            "wavepp_prefix_leased_tokens_total": 68,
+            "wavepp_prefix_reused_tokens_total": 56,
+            "wavepp_prefix_cache_hits_total": 56,
+            "wavepp_prefix_limited_total{rank=1,window=recurrent}": 2,
+            "wavepp_prefix_limited_total{rank=0,window=attention}": 1,
+            "wavepp_request_held_time_seconds_count": 4,
+            "wavepp_request_held_time_seconds_sum": 1.0,
+        }
+        assert {name: samples.get(name) for name in expected} == expected
+        assert sum(name.startswith("wavepp_prefix_limited_total") for name in samples) == 2
 
 
 @run
@@ -153,6 +198,7 @@ async def test_state_shows_the_group_the_stages_and_this_process(open_front: Ope
         assert (state["queued"], state["running"], state["waves_in_flight"]) == (3, 2, 4)
         assert [stage["address"] for stage in state["stages"]] == ["tcp://10.0.0.0:7000", "tcp://10.0.0.1:7000"]
         assert state["ranks"][0]["pages_reclaimable"] == 30
+        assert (state["ranks"][0]["escrows"], state["ranks"][0]["host_pages_total"]) == (7, 60)
 
 
 @run
