@@ -15,7 +15,8 @@ Answer = TypeVar("Answer", Hint, Vote)
 @dataclass(slots=True, eq=False)
 class Attempt:
     """One try, with the number that the entry had then. Every rank was `asked` for so many tokens: the candidate, or
-    after a trim what it was lowered to. `stirred` is how often the room had been stirred before (see `Room`)."""
+    after a trim what it was lowered to. `stirred` is how often the room had been stirred when its hints were asked for
+    (see `Room`)."""
 
     entry: Entry
     asked: int
@@ -57,7 +58,8 @@ def limit_name(rank: int, window: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """An attempt found too little room on `ranks`: how often their capacity had grown by then."""
+    """An attempt found too little room on `ranks`: how often their capacity had grown by then, and how often the room
+    had been stirred when its hints were asked for: what ended since may also have left more to reuse."""
 
     ranks: dict[int, int]
     stirred: int

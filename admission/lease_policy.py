@@ -30,6 +30,8 @@ class _Queued:
     hints: dict[int, Hint] = field(default_factory=dict)
     probed_at: int = 0
     """How many publications there had been when it was last probed."""
+    stirred: int = 0
+    """How often the room had been stirred then."""
     must_probe: bool = False
     """Its hints are from before it was held or turned away."""
     refreshed: bool = False
@@ -166,7 +168,8 @@ class LeasePolicy:
     def _probe(self, queued: _Queued) -> None:
         entry = queued.entry
         entry.state = State.PROBING
-        queued.hints, queued.must_probe, queued.probed_at = {}, False, self._published
+        queued.hints, queued.must_probe = {}, False
+        queued.probed_at, queued.stirred = self._published, self._room.stirred
         self._probing.add(entry.request.id)
         self._outbox.probe(Probe(entry.request.id, entry.attempt))
 
@@ -244,11 +247,11 @@ class LeasePolicy:
         entry.hinted = entry.leased = candidate
         entry.state, entry.started_at = State.INSTALLING, now
         self._open[entry.request.id] = queued
-        self._install(queued, candidate, self._room.stirred)
+        self._install(queued, candidate)
 
-    def _install(self, queued: _Queued, candidate: int, stirred: int) -> None:
+    def _install(self, queued: _Queued, candidate: int) -> None:
         queued.entry.attempt += 1
-        self._put(queued, Attempt(queued.entry, candidate, stirred))
+        self._put(queued, Attempt(queued.entry, candidate, queued.stirred))
 
     def _put(self, queued: _Queued, attempt: Attempt) -> None:
         """Asks the ranks for what the attempt asks, with the snapshots that suit it."""
@@ -282,9 +285,9 @@ class LeasePolicy:
         entry.limited_by = limit_name(rank, vote.limited_by)
         if any(vote.committed for vote in attempt.votes.values()):
             self._outbox.release(entry.request.id, entry.attempt)
-            self._install(queued, vote.endpoint, attempt.stirred)
+            self._install(queued, vote.endpoint)
         else:
-            self._put(queued, Attempt(entry, vote.endpoint, attempt.stirred, trimmed=True))
+            self._put(queued, Attempt(entry, vote.endpoint, queued.stirred, trimmed=True))
 
     def _turn_away(self, refused: _Queued, lack: Lack) -> None:
         """It waits for room, and nobody who came behind it may take that room away."""

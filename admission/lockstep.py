@@ -20,6 +20,7 @@ class _Walk:
     entry: Entry
     cap: int
     cap_by: str
+    stirred: int
     hints: dict[int, Hint] = field(default_factory=dict)
 
 
@@ -111,7 +112,7 @@ class Lockstep:
     def _probe(self, entry: Entry, cap: int, cap_by: str) -> None:
         entry.state = State.PROBING
         entry.attempt += 1
-        self._open = _Walk(entry, cap, cap_by)
+        self._open = _Walk(entry, cap, cap_by, self._room.stirred)
         self._outbox.probe(Probe(entry.request.id, entry.attempt))
 
     def _install(self, walk: _Walk) -> None:
@@ -123,7 +124,7 @@ class Lockstep:
             entry.hinted = entry.leased = candidate
         entry.state = State.INSTALLING
         entry.snapshots = self._planner.plan(request.num_tokens, candidate)
-        self._open = Attempt(entry, candidate, self._room.stirred)
+        self._open = Attempt(entry, candidate, walk.stirred)
         self._outbox.install(Install(request.id, entry.attempt, candidate, entry.snapshots))
 
     def _decide(self, attempt: Attempt) -> bool:

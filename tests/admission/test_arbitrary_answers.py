@@ -201,7 +201,7 @@ class World:
             case 3:
                 self.broadcast()
             case 4:
-                self.one_of(lambda rank: rank.rounds, ArbitraryRank.apply)
+                self.one_of(lambda rank: rank.rounds, lambda rank: rank.apply())
             case 5:
                 self.one_of(lambda rank: rank.outgoing, self.hear)
             case 6:

@@ -600,3 +600,18 @@ def test_a_round_goes_out_whenever_there_is_something_to_say() -> None:
     assert script.broadcast() is not None
     script.submit("b", range(30))
     assert script.broadcast() is not None, "no matter what is outstanding"
+
+
+def test_one_that_was_turned_away_with_hints_older_than_what_has_ended_is_tried_again_at_once() -> None:
+    script = Script(max_batch=1, herd_wait_s=0.0)
+    script.submit("first", range(40))
+    script.submit("second", range(500, 540))
+    script.rounds()
+    for rank in script.ranks:
+        rank.hint = lambda request: 28
+        # Room for what is left when all that first has published is reused, and for no more.
+        rank.vote = lambda request, ask: refused(ask, "attention") if committed(ask).asked < 28 else None
+    script.finish("first")
+    script.rounds()
+    assert script.admitted["second"].endpoint == 28
+    assert [type(said) for said in script.said("second")] == [Probe, Install, Probe, Verdict, Install, Verdict]
