@@ -24,6 +24,8 @@ def prompt(tokens: range) -> bytes:
 
 
 TOKENS = prompt(range(30))
+OTHER = prompt(range(100, 130))
+THIRD = prompt(range(200, 230))
 
 
 class OneRank:
@@ -127,3 +129,20 @@ class OneRank:
     def known(self) -> tuple[int, int, int, int]:
         """Waiting, admitted, claimed, and keys remembered."""
         return self.participant.known, self.participant.admitted, len(self.claims), len(self.keys)
+
+
+def short_rank() -> OneRank:
+    """Has 24 tokens of `TOKENS` cached, but snapshots only at 8 and at 24."""
+    rank = OneRank()
+    rank.preload(TOKENS, 24, (8, 24))
+    rank.announce()
+    return rank
+
+
+def two_for_one() -> OneRank:
+    """Room for one of its requests at a time; request 1 has it and runs."""
+    rank = OneRank()
+    rank.begin(1)
+    for number, tokens in ((2, OTHER), (3, THIRD[: 4 * 4])):
+        rank.announce(number, tokens)
+    return rank

@@ -7,10 +7,9 @@ from wavepp.admission.claim import Claim, Drop, Grant, Retract
 from wavepp.admission.errors import RoundError
 from wavepp.admission.request import Request
 
-from .one_rank import TOKENS, OneRank, prompt
+from .one_rank import OTHER, TOKENS, OneRank, prompt
 
 NOTHING = (0, 0, 0)
-OTHER = prompt(range(100, 130))
 
 
 def committed(rank: OneRank, number: int = 1, tokens: bytes = TOKENS) -> None:
