@@ -64,6 +64,18 @@ def test_when_a_stage_dies_all_in_flight_get_503_within_5_s_and_a_new_epoch_serv
     server.wait_until_idle()
 
 
+def test_a_stage_that_says_nothing_is_found_out_though_a_wave_may_take_long(subject_of: SubjectOf) -> None:
+    limits = ("--rank-silence-s", "3", "--wave-timeout-s", "600")
+    with Server(subject_of("kimi-KKKA").folder, 2, *SMALL_CACHE, *limits) as server, ThreadPoolExecutor(4) as pool:
+        futures = stuck_requests(server, pool)
+        answers = [future.result(30) for future in futures]
+        assert [answer.status_code for answer in answers] == [503] * 4
+        assert all("ranks [1] have been silent for too long" in answer.json()["error"]["message"] for answer in answers)
+        server.wait_for(r"serving .* \(epoch 2\)")
+        server.wait_until_ready()
+        server.release(server.prefill([7] * 100)["handle"])
+
+
 def test_a_stage_that_dies_while_the_server_drains_is_not_waited_for(server: Server) -> None:
     with ThreadPoolExecutor(4) as pool:
         futures = stuck_requests(server, pool)
