@@ -4,6 +4,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from .profiles import KIMI_K3_GB300, Profile
+
 
 class SchedulerConfig(BaseModel):
     """Tokens are counted a wave. `max_wave_tokens` is M and `min_wave_tokens` is b_min of the paper (eq. 6); both
@@ -11,10 +13,10 @@ class SchedulerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    policy: Literal["static", "mpu"] = Field(
+    policy: Literal["static", "mpu", "cost"] = Field(
         default="static",
         description="how waves are chosen; static: as many tokens as a wave may have; mpu: fewer when little work is "
-        "left, so that every stage has a wave",
+        "left, so that every stage has a wave; cost: waves of the time that serves what is admitted best",
     )
     max_wave_tokens: int = Field(default=16_384, ge=1, description="the most tokens of one wave (M)")
     min_wave_tokens: int = Field(default=8_192, ge=1, description="the floor of a wave's budget (b_min)")
@@ -56,11 +58,21 @@ class SchedulerConfig(BaseModel):
         description="let a last wave below half of max_wave_tokens wait for a request that is being admitted, at most "
         "until the next wave completes; if unset, mpu does",
     )
+    stage_profile: Profile = Field(
+        default=KIMI_K3_GB300,
+        description="what a wave takes on a stage, for cost and for deadlines: a name, or a JSON object",
+    )
+    cost_smoothing: float = Field(
+        default=0.125, gt=0, le=1, description="how far one observed stage time moves what is expected of the stage"
+    )
+    cost_slack_waves: float = Field(
+        default=3.0, ge=0, le=64, description="cost aims at so many waves more than fill the pipeline"
+    )
     ageing_s: float = Field(
         default=10.0,
         gt=0,
         le=86_400,
-        description="a request that waited so long is served as if it were one level of priority more urgent, and so on",
+        description="a request that waited so long is served as if it were a priority level more urgent, and so on",
     )
     progress_deadline_s: float = Field(
         default=5.0,

@@ -63,7 +63,7 @@ class Lanes:
         num_tokens: int,
         priority: int = 0,
         deadline: float | None = None,
-    ) -> None:
+    ) -> Lane:
         """Raises `DuplicateLane`; `ValueError` unless the endpoint is block-aligned and leaves a token to compute."""
         if request in self._lanes:
             raise DuplicateLane(f"request {request} already has a lane")
@@ -72,7 +72,9 @@ class Lanes:
                 f"request {request}: endpoint {endpoint} of {num_tokens} tokens must be a multiple of "
                 f"{self._block_size} and leave at least one token to compute"
             )
-        self._lanes[request] = Lane(request, attempt, endpoint, endpoint, num_tokens, priority, deadline)
+        lane = Lane(request, attempt, endpoint, endpoint, num_tokens, priority, deadline)
+        self._lanes[request] = lane
+        return lane
 
     def remove(self, request: int) -> Lane | None:
         return self._lanes.pop(request, None)

@@ -1,6 +1,7 @@
 """Rank 0's planner: from admitted requests to waves."""
 
 from .config import SchedulerConfig, check_block_alignment
+from .cost_model import StageCosts
 from .lanes import DuplicateLane, Lane, Lanes
 from .order import ServiceOrder
 from .policies import make_policy
@@ -22,10 +23,11 @@ class Planner:
         """Raises `ValueError` where the config does not suit the block size. `policy` overrides the config's."""
         check_block_alignment(config, block_size)
         self._config = config
-        self._policy = policy or make_policy(config, block_size, num_stages)
+        self._costs = StageCosts(config.stage_profile, num_stages, config.cost_smoothing)
+        self._policy = policy or make_policy(config, self._costs, block_size, num_stages)
         self._lanes = Lanes(block_size)
         self._ring = Ring(2 * num_stages)
-        self._order = ServiceOrder(config.ageing_s, lambda lane: 0.0)
+        self._order = ServiceOrder(config.ageing_s, lambda lane: self._costs.least_s(lane.position, lane.end))
         self._next_wave = 0
         self._held_wave = -1
         """The last wave that was held back for an admission: none is held twice."""
@@ -70,14 +72,17 @@ class Planner:
         `DuplicateLane`, and `ValueError` on an endpoint that is unaligned or leaves nothing to compute."""
         if self._ring.last_wave_of(request) >= 0:
             raise DuplicateLane(f"request {request} is still in flight")
-        self._lanes.add(request, attempt, endpoint, num_tokens, priority, deadline)
+        self._policy.admitted(self._lanes.add(request, attempt, endpoint, num_tokens, priority, deadline))
         self._holding = False
 
     def stop(self, request: int) -> int:
         """Plans no more of the request. Returns the last wave that names it, or −1: none ever did, or the last
         one, which ended its prompt, has completed."""
         lane = self._lanes.remove(request)
-        return self._ring.last_wave_of(request) if lane is None else lane.last_wave
+        if lane is None:
+            return self._ring.last_wave_of(request)
+        self._policy.stopped(request)
+        return lane.last_wave
 
     def plan(self, now: float, admitting: bool = False) -> WavePlan | None:
         """The next wave; None when the ring is full, nothing is runnable, or what is left is held back until the
@@ -108,14 +113,20 @@ class Planner:
         for span in plan.spans:
             self._lanes.advance(span, plan.wave)
         self._next_wave += 1
+        self._costs.launched(plan)
         self._policy.accepted(plan)
 
     def complete(self, wave: int) -> tuple[Span, ...]:
         """Takes the oldest wave out of the ring, and returns its spans. Raises `UnknownWave`, `WaveOutOfOrder`."""
         spans = self._ring.complete(wave)
         self._holding = False
-        self._policy.completed(wave)
+        self._policy.completed(wave, spans)
         return spans
+
+    def observe(self, rank: int, wave: int, seconds: float) -> None:
+        """Rank `rank` took `seconds` for the wave, which may have completed since. Corrects what is expected of that
+        stage. Waves that left the ring long ago are ignored."""
+        self._costs.observe(rank, wave, seconds)
 
     def _is_lone(self, spans: tuple[Span, ...]) -> bool:
         """Whether the wave would be all that is left, and less than half of what a wave may be, while others run: then

@@ -1,13 +1,15 @@
 """The policies, by name."""
 
 from .config import SchedulerConfig
+from .cost import CostWaves
+from .cost_model import StageCosts
 from .mpu import MpuBudget
 from .packer import Packer
 from .policy import BudgetedWaves, WavePolicy
 from .static import StaticBudget
 
 
-def make_policy(config: SchedulerConfig, block_size: int, num_stages: int) -> WavePolicy:
+def make_policy(config: SchedulerConfig, costs: StageCosts, block_size: int, num_stages: int) -> WavePolicy:
     """The policy that the config names."""
     packer = Packer(block_size, config.max_spans, config.fragment_floor)
     match config.policy:
@@ -15,3 +17,5 @@ def make_policy(config: SchedulerConfig, block_size: int, num_stages: int) -> Wa
             return BudgetedWaves(StaticBudget(config.max_wave_tokens), packer)
         case "mpu":
             return BudgetedWaves(MpuBudget(config, block_size, num_stages), packer)
+        case "cost":
+            return CostWaves(config, costs, block_size, num_stages)

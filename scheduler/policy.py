@@ -30,12 +30,20 @@ class WavePolicy(Protocol):
         count when they are accepted."""
         ...
 
+    def admitted(self, lane: Lane) -> None:
+        """A new lane."""
+        ...
+
+    def stopped(self, request: int) -> None:
+        """The request's lane is gone before its end."""
+        ...
+
     def accepted(self, plan: WavePlan) -> None:
         """The wave is in the ring. It may be less than what was last proposed, or something else."""
         ...
 
-    def completed(self, wave: int) -> None:
-        """The wave has left the ring."""
+    def completed(self, wave: int, spans: tuple[Span, ...]) -> None:
+        """The wave has left the ring with these spans."""
         ...
 
 
@@ -65,8 +73,14 @@ class BudgetedWaves:
         budget = self._rule.budget(work, idle=len(situation.ring) == 0)
         return self._packer.pack(situation.lanes, budget, situation.overdue)
 
+    def admitted(self, lane: Lane) -> None:
+        pass
+
+    def stopped(self, request: int) -> None:
+        pass
+
     def accepted(self, plan: WavePlan) -> None:
         self._rule.decided()
 
-    def completed(self, wave: int) -> None:
+    def completed(self, wave: int, spans: tuple[Span, ...]) -> None:
         pass

@@ -34,7 +34,7 @@ def test_budgets_are_halved_and_aligned_down_to_the_floor(
     assert budget_chain(most, least, block) == chain
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(pieces=lengths, budget=st.integers(1, 80), larger=st.integers(1, 80))
 def test_waves_and_splits_are_counted_as_defined(pieces: list[int], budget: int, larger: int) -> None:
     counted = Pieces(pieces)
@@ -43,7 +43,7 @@ def test_waves_and_splits_are_counted_as_defined(pieces: list[int], budget: int,
         assert counted.newly_split(budget, larger) == sum(piece for piece in pieces if budget < piece <= larger)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pieces=lengths, chain=chains, ring=st.integers(2, 16), more=st.integers(-4, 8), limit=st.integers(0, 8))
 def test_the_largest_sufficient_budget_that_thinning_allows_is_chosen(
     pieces: list[int], chain: tuple[int, ...], ring: int, more: int, limit: int

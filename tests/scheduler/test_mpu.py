@@ -35,7 +35,7 @@ def in_a_row(history: list[tuple[int, int, bool]], falling: bool) -> int:
     return count
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.integers(1, 6_000), st.integers(0, 19)), min_size=1, max_size=60),
     rise_after=st.integers(1, 4),

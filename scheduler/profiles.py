@@ -1,0 +1,34 @@
+"""Known stage profiles, by name."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from .cost_model import StageProfile
+
+KIMI_K3_GB300 = StageProfile(
+    name="kimi-k3-gb300",
+    wave_s=0.0236,
+    # 92 x 896 experts at 4.25 bits over eight stages, read at 8 TB/s.
+    weight_s=0.0226,
+    token_s=17.3e-6,
+    context_s=0.123e-9,
+)
+"""Kimi K3 on eight GB300: fitted by `simulator/fit.py` to the paper's cold runs, but for weight_s."""
+
+PROFILES = {profile.name: profile for profile in (KIMI_K3_GB300,)}
+
+
+def _named(value: object) -> object:
+    """A name stands for its profile, and other text is JSON."""
+    if not isinstance(value, str):
+        return value
+    if value in PROFILES:
+        return PROFILES[value]
+    if value.lstrip().startswith("{"):
+        return StageProfile.model_validate_json(value)
+    raise ValueError(f"no profile is named {value!r}; there are {', '.join(PROFILES)}, or a JSON object")
+
+
+Profile = Annotated[StageProfile, BeforeValidator(_named)]
+"""A field of a config: a `StageProfile`, the name of one, or its fields as a JSON object."""
