@@ -12,7 +12,7 @@ from .layout import Window
 from .moves import Copies
 from .sequence import Sequence
 from .table import Entry
-from .tree import BlockTree
+from .tree import BlockNode, BlockTree
 from .window import CacheWindow
 
 
@@ -60,10 +60,32 @@ class AttentionWindow(CacheWindow[BlockTree]):
         return -(-num_tokens // self._block_size)
 
     def demand(self, sequence: Sequence, endpoint: int, planned: tuple[int, ...]) -> int:
-        return self.size(sequence.num_tokens, 0) - min(_resident(sequence), endpoint // self._block_size)
+        kept, own = endpoint // self._block_size, int(sequence.escrowed)
+        absent = sequence.path[_resident(sequence) : kept]
+        return self.size(sequence.num_tokens, 0) - kept + sum([node.wanted == own for node in absent])
+
+    def own_promise(self, sequence: Sequence) -> int:
+        own = super().own_promise(sequence)
+        if sequence.escrowed:
+            own += sum([node.wanted == 1 for node in sequence.path[_resident(sequence) :]])
+        return own
 
     def outstanding(self, sequence: Sequence) -> int:
-        return self.size(sequence.num_tokens, 0) - (len(sequence.pages) or _resident(sequence))
+        there = max(len(sequence.pages), sequence.endpoint // self._block_size)
+        return self.size(sequence.num_tokens, 0) - there
+
+    def promise(self, sequence: Sequence) -> None:
+        super().promise(sequence)
+        for node in sequence.path[_resident(sequence) :]:
+            self.promised += node.wanted == 0
+            node.wanted += 1
+
+    def give_back(self, sequence: Sequence) -> None:
+        super().give_back(sequence)
+        if sequence.escrowed:
+            for node in sequence.path[_resident(sequence) :]:
+                node.wanted -= 1
+                self.promised -= node.wanted == 0
 
     def bring(self, sequence: Sequence, limit: int | None, copies: Copies) -> None:
         path = sequence.path
@@ -71,11 +93,18 @@ class AttentionWindow(CacheWindow[BlockTree]):
             return
         there = _resident(sequence)
         absent = path[there:] if limit is None else path[there : there + limit]
-        pages = self.take(sequence, len(absent), copies)
+        for node in absent:
+            self._want_no_more(node)
+        pages = self._acquire(len(absent), copies)
         for node, page in zip(absent, pages, strict=True):
             self.host.bring_back(node, page, copies)
         if there + len(absent) == len(path):
             sequence.pages = tuple([node.item for node in path])
+
+    def _want_no_more(self, node: BlockNode) -> None:
+        """The block comes back to the device: the page that was promised for it is not any more."""
+        self.promised -= node.wanted > 0
+        node.wanted = 0
 
     def arrived(self, sequence: Sequence) -> bool:
         return bool(sequence.pages) or _resident(sequence) == len(sequence.path)
@@ -102,6 +131,7 @@ class AttentionWindow(CacheWindow[BlockTree]):
                 others = node.refs
                 tree.pin(node)
                 if node.item < 0:
+                    self._want_no_more(node)
                     self.host.bring_back(node, page)
                 elif others == 0:
                     # Ours replaces the page that nobody holds: holding both would take one from what is promised.

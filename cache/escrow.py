@@ -3,8 +3,8 @@
 A promise is a number of ids in each window, covered by free ids and by entries that nobody holds, in the window's own
 order of eviction. Those victims stay attached and usable by anybody until LOOP's materialisation evicts them; one that
 somebody comes to hold meanwhile is replaced by the next in the same mutex hold, by the way that promises are counted.
-Their places on the host are found then, each before its page is let go of. An escrow is always released before its
-lease.
+Their places on the host are found then, each before its page is let go of. A page for a leased block that is on the
+host is promised once, however many requests count on it. An escrow is always released before its lease.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def revise(
     needs: list[int] = []
     for window in windows:
         floor = floors.of(window.window) if target == endpoint else 0
-        own = sequence.promised.get(window.window, 0)
-        available = window.slack + own + window.regained(sequence, target) - floor
+        available = window.slack + window.own_promise(sequence) + window.regained(sequence, target) - floor
         needed = window.demand(sequence, target, planned)
         if needed > available:
             return NoRoom(str(window.window), needed, max(0, available))
         needs.append(needed)
+    give_back(windows, sequence)
     for window in windows:
         window.trim(sequence, target)
     sequence.endpoint = sequence.computed = target
@@ -60,23 +60,17 @@ def revise(
     sequence.planned = tuple([position for position in planned if position > target])
     free = offload = evict = 0
     for window, needed in zip(windows, needs, strict=True):
-        window.promise(sequence, 0)
         promised, at_hand = window.promised, window.pool.free
         from_free = min(needed, max(0, at_hand - promised))
         to_host = min(needed - from_free, max(0, window.host.room - max(0, promised - at_hand)))
         free, offload, evict = free + from_free, offload + to_host, evict + needed - from_free - to_host
-        window.promise(sequence, needed)
+        window.promise(sequence)
+    sequence.escrowed = True
     return Prepared(target, free, offload, evict)
-
-
-def keep_outstanding(windows: Windows[CacheWindow], sequence: Sequence) -> None:
-    """Gives back what is promised to a committed sequence beyond what it is still going to take: others may have
-    brought its blocks to the device before it did."""
-    for window in windows:
-        window.promise(sequence, window.outstanding(sequence))
 
 
 def give_back(windows: Windows[CacheWindow], sequence: Sequence) -> None:
     """Nothing is promised to the sequence any more."""
     for window in windows:
-        window.promise(sequence, 0)
+        window.give_back(sequence)
+    sequence.escrowed = False

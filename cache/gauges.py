@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
     from .handles import Handles
-    from .sequence import Sequence
+    from .unsealed import Unsealed
     from .window import CacheWindow
 
 
@@ -55,7 +54,7 @@ class CacheGauges(Struct, frozen=True):
 
 
 def take_gauges(
-    pages: CacheWindow | None, slots: CacheWindow | None, unsealed: Collection[Sequence], handles: Handles
+    pages: CacheWindow | None, slots: CacheWindow | None, unsealed: Unsealed, handles: Handles
 ) -> CacheGauges:
     """The gauges of a stage with these windows. Under the stage cache's mutex."""
     hosts = [window.host for window in (pages, slots) if window is not None]

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 
 from .errors import CacheCorrupt
+from .layout import Window
 from .pool import IdPool
 from .sequence import Phase, Sequence
+from .tree import BlockNode
 from .window import CacheWindow
 
 
@@ -46,13 +48,21 @@ def _check_owners(what: str, pool: IdPool, taken: Iterable[int]) -> None:
 def _check_promises(window: CacheWindow, sequences: Iterable[Sequence]) -> None:
     name = window.window
     promised = 0
+    wanted: Counter[bytes] = Counter()
     for sequence in sequences:
-        to_it = sequence.promised.get(name, 0)
-        promised += to_it
-        if to_it and sequence.phase not in (Phase.PREPARED, Phase.COMMITTED):
-            raise CacheCorrupt(f"request {sequence.request}, {sequence.phase.name}, is promised {to_it} {name} ids")
-        if sequence.phase in (Phase.PREPARED, Phase.COMMITTED) and to_it < window.outstanding(sequence):
-            needs = window.outstanding(sequence)
+        if sequence.escrowed != (sequence.phase in (Phase.PREPARED, Phase.COMMITTED)):
+            raise CacheCorrupt(f"request {sequence.request}, {sequence.phase.name}, escrowed: {sequence.escrowed}")
+        to_it, needs = sequence.promised.get(name, 0), window.outstanding(sequence) if sequence.escrowed else 0
+        if to_it != needs:
             raise CacheCorrupt(f"request {sequence.request} is promised {to_it} {name} ids of {needs}")
-    if promised != window.promised or window.slack < 0:
-        raise CacheCorrupt(f"{name} counts {window.promised} promised of {promised}, {window.available} available")
+        promised += to_it
+        if sequence.escrowed and name is Window.ATTENTION:
+            wanted.update(node.key for node in sequence.path if node.host >= 0)
+    for entry in window.tree:
+        if isinstance(entry, BlockNode) and entry.wanted != wanted[entry.key]:
+            raise CacheCorrupt(f"block {entry.key.hex()} is wanted {entry.wanted} times of {wanted[entry.key]}")
+    wanted_blocks = sum(count > 0 for count in wanted.values())
+    if promised + wanted_blocks != window.promised or window.slack < 0:
+        raise CacheCorrupt(
+            f"{name} counts {window.promised} promised of {promised} + {wanted_blocks}, {window.available} available"
+        )

@@ -50,21 +50,13 @@ class RecurrentWindow(CacheWindow[SnapshotTree]):
             self.tree.pin(sequence.source)
 
     def lowest(self, sequence: Sequence, endpoint: int, planned: tuple[int, ...]) -> int:
-        if endpoint == 0:
-            return 0
-        source, capacity = sequence.source, self.pool.capacity
+        # Waiting would never make room for a source beside the rest, computing it again does: so look lower. Where even
+        # that does not fit, nothing is gained by it.
         fits = self.sustains(sequence.num_tokens, len(planned))
-        others = self.slack + sequence.promised.get(self.window, 0)
-        spare = others + (source is not None and source.item >= 0 and source.refs == 1) > 0
 
         def usable(snapshot: Snapshot) -> bool:
-            if snapshot.item < 0:
-                return True
-            # Waiting would never make room for a source beside the rest; computing it again does. Where even that
-            # does not fit, nothing is gained by it.
-            if fits and 2 + _beyond(planned, snapshot.position) > capacity:
-                return False
-            return spare or snapshot.refs > 0
+            beside = 2 + _beyond(planned, snapshot.position)
+            return snapshot.item < 0 or not fits or beside <= self.pool.capacity
 
         return self.tree.match(sequence.keys, endpoint, usable)
 

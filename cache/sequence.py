@@ -62,8 +62,11 @@ class Sequence:
     pulls: int = 0
     """Pulls that are open."""
 
+    escrowed: bool = False
+    """Something was promised, and has not been given back as a whole."""
     promised: dict[Window, int] = field(default_factory=dict, repr=False)
-    """The escrow: pages and slots promised and not yet taken, where that is more than none."""
+    """The escrow: pages and slots promised for the uncached suffix and not yet taken, where that is more than none.
+    Pages for leased blocks that are on the host are promised once for all who lease them (`BlockNode.wanted`)."""
     path: list[BlockNode] = field(default_factory=list, repr=False)
     """Attention's own: the nodes of blocks 0..len(path)-1, each pinned once by this sequence. Where a node has another
     page than ours in `pages`, and beyond the path, the page in `pages` is this sequence's own."""

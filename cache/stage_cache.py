@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from collections.abc import Sequence as Keys
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 from threading import Lock
 from typing import Any
 
 from . import escrow, lease
 from .answers import NoRoom, Prepared, Pull, Reach
 from .attention_window import AttentionWindow
-from .errors import AttemptConflict, CacheCorrupt, UnknownSequence, WrongPhase
+from .errors import CacheCorrupt, WrongPhase
 from .escrow import Floors
 from .eviction import Retention
 from .gauges import CacheGauges, take_gauges
@@ -23,6 +22,8 @@ from .layout import Window
 from .moves import Copies, Moves
 from .recurrent_window import RecurrentWindow
 from .sequence import Phase, Sequence
+from .unsealed import Unsealed
+from .validation import check_endpoint, check_prompt, check_snapshots
 from .window import CacheWindow
 
 _NO_FLOORS = Floors()
@@ -65,8 +66,7 @@ class StageCache:
         self._windows: tuple[CacheWindow, ...] = tuple(w for w in (self._attention, self._recurrent) if w is not None)
         self._floors = floors
         self._mutex = Lock() if mutex is None else mutex
-        self._sequences: dict[int, Sequence] = {}
-        """Unsealed, by request."""
+        self._unsealed = Unsealed()
         self._handles = Handles()
         self._released = 0
 
@@ -92,20 +92,16 @@ class StageCache:
         Raises AttemptConflict while another attempt of the request is held, DuplicateHandle, and ValueError for a
         malformed call.
         """
-        block = self.block_size
-        if num_tokens < 1 or len(keys) != num_tokens // block:
-            raise ValueError(f"{len(keys)} keys for {num_tokens} tokens in blocks of {block}")
-        self._validate_endpoint(candidate, num_tokens)
+        check_prompt(keys, num_tokens, self.block_size)
+        check_endpoint(candidate, num_tokens, self.block_size)
         sequence = Sequence(request, attempt, handle, tuple(keys), num_tokens)
         with self._mutex:
-            held = self._sequences.get(request)
+            held = self._unsealed.same_attempt(request, attempt)
             if held is not None:
-                if held.attempt == attempt:
-                    return Reach(held.endpoint, held.limited_by)
-                raise AttemptConflict(f"request {request}: attempt {attempt} while {held.attempt} is held")
+                return Reach(held.endpoint, held.limited_by)
             self._handles.refuse_duplicate(handle, request)
             reach = lease.acquire(self._windows, sequence, candidate)
-            self._sequences[request] = sequence
+            self._unsealed.add(sequence)
             self._handles.add(sequence)
             return reach
 
@@ -116,9 +112,9 @@ class StageCache:
         The answer's endpoint is below the lease's where source, live state and captures could never fit together: the
         lease is lowered then. After `NoRoom` everything is as it was. Raises WrongPhase when the request is committed.
         """
-        self._validate_snapshots(snapshots)
+        check_snapshots(snapshots, self.block_size)
         with self._changing():
-            sequence = self._uncommitted(request, snapshots)
+            sequence = self._unsealed.uncommitted(request, snapshots)
             outcome = escrow.revise(self._windows, sequence, sequence.endpoint, snapshots, _NO_FLOORS)
             if isinstance(outcome, Prepared):
                 sequence.phase = Phase.PREPARED
@@ -132,14 +128,14 @@ class StageCache:
         is lower: the lease and its promise are now good for that one, and nothing is committed. After `NoRoom`
         everything is as it was. Again at the same endpoint it changes nothing; at another it raises WrongPhase.
         """
-        self._validate_snapshots(snapshots)
+        check_snapshots(snapshots, self.block_size)
         with self._changing():
-            sequence = self._unsealed(request)
-            self._validate_endpoint(endpoint, sequence.num_tokens)
+            sequence = self._unsealed.get(request)
+            check_endpoint(endpoint, sequence.num_tokens, self.block_size)
             if sequence.phase is Phase.COMMITTED and sequence.endpoint == endpoint:
                 return Reach(endpoint)
-            sequence = self._uncommitted(request, snapshots)
-            floors = self._floors if len(self._sequences) > 1 else _NO_FLOORS
+            sequence = self._unsealed.uncommitted(request, snapshots)
+            floors = self._floors if len(self._unsealed) > 1 else _NO_FLOORS
             outcome = escrow.revise(self._windows, sequence, endpoint, snapshots, floors)
             if isinstance(outcome, NoRoom):
                 return outcome
@@ -158,7 +154,7 @@ class StageCache:
     def sequence(self, request: int) -> Sequence:
         """What the request holds. Raises UnknownSequence when it holds nothing or is sealed."""
         with self._mutex:
-            return self._unsealed(request)
+            return self._unsealed.get(request)
 
     def materialise(self, request: int, upto: int, limit: int | None = None) -> Moves | None:
         """One step towards having on the device all that tokens below `upto` read and write. LOOP's.
@@ -166,13 +162,13 @@ class StageCache:
         First what is reused is brought from the host, root first and at most `limit` pages and slots a step (a source
         snapshot straight to the live slot). When all of it is there, what the tokens from the endpoint to `upto` write
         to is taken: pages, the live slot, slots of the snapshots on the way. Evicts and offloads what makes way for
-        it. None when there was nothing left to do; else the copies, perhaps none, to be made before anything else is
-        asked of this cache that changes it. Raises WrongPhase when the request is not committed.
+        it. None when there was nothing left to do; else the copies, perhaps none, to be made before the next step of
+        any request: until then nothing else uses what they name. Raises WrongPhase when the request is not committed.
         """
         if limit is not None and limit < 1:
             raise ValueError(f"at most {limit} copies a step would never end")
         with self._changing():
-            sequence = self._committed(request)
+            sequence = self._unsealed.committed(request)
             if not 0 <= upto <= sequence.num_tokens:
                 raise ValueError(f"request {request}: {upto} tokens of {sequence.num_tokens}")
             step = [Copies(window.window) for window in self._windows]
@@ -184,19 +180,18 @@ class StageCache:
             if not worked and upto > sequence.endpoint:
                 for window, copies in zip(self._windows, step, strict=True):
                     worked |= window.extend(sequence, upto, copies)
-            escrow.keep_outstanding(self._windows, sequence)
             return Copies.moves(step) if worked else None
 
     def on_device(self, request: int) -> bool:
         """Whether all that the request reuses is on the device."""
         with self._mutex:
-            sequence = self._committed(request)
+            sequence = self._unsealed.committed(request)
             return all(window.arrived(sequence) for window in self._windows)
 
     def resumed(self, request: int) -> None:
         """The source snapshot has been copied to the live slot: unpins it. Harmless when there is none."""
         with self._changing():
-            sequence = self._committed(request)
+            sequence = self._unsealed.committed(request)
             for window in self._windows:
                 window.resumed(sequence)
 
@@ -208,7 +203,7 @@ class StageCache:
         on the host takes our slot over. A `computed` at or below the last one changes nothing.
         """
         with self._changing():
-            sequence = self._committed(request)
+            sequence = self._unsealed.committed(request)
             if computed > sequence.num_tokens:
                 raise ValueError(f"request {request}: {computed} tokens computed of {sequence.num_tokens}")
             if computed <= sequence.computed:
@@ -223,12 +218,12 @@ class StageCache:
         more. Pages that double a tree's and slots of snapshots that were never published are freed. A handle released
         before is dropped here."""
         with self._changing():
-            sequence = self._committed(request)
+            sequence = self._unsealed.committed(request)
             self._require(sequence, sequence.num_tokens)
             escrow.give_back(self._windows, sequence)
             for window in self._windows:
                 window.seal(sequence)
-            del self._sequences[request]
+            self._unsealed.pop(request)
             sequence.phase = Phase.SEALED
             self._drop_if_over(sequence)
 
@@ -236,7 +231,7 @@ class StageCache:
         """Drops an unsealed sequence: published blocks and snapshots stay cached, the rest is free. No-op when there
         is none. The caller sees to it that no device work still writes."""
         with self._changing():
-            sequence = self._sequences.pop(request, None)
+            sequence = self._unsealed.pop(request)
             if sequence is not None:
                 self._drop(sequence)
 
@@ -287,7 +282,7 @@ class StageCache:
 
     def gauges(self) -> CacheGauges:
         with self._mutex:
-            return take_gauges(self._attention, self._recurrent, self._sequences.values(), self._handles)
+            return take_gauges(self._attention, self._recurrent, self._unsealed, self._handles)
 
     def check(self) -> None:
         """Raises CacheCorrupt when the bookkeeping contradicts itself anywhere. O(everything): for tests and
@@ -296,10 +291,9 @@ class StageCache:
             sequences = self._handles.sequences()
             for window in self._windows:
                 check_window(window, sequences)
-            unsealed = {sequence.request: sequence for sequence in sequences if not sequence.sealed}
-            if unsealed != self._sequences:
-                raise CacheCorrupt(f"unsealed {sorted(unsealed)}, by request {sorted(self._sequences)}")
             self._handles.check()
+            if {sequence for sequence in sequences if not sequence.sealed} != {*self._unsealed}:
+                raise CacheCorrupt("the unsealed requests are not those whose handles are not sealed")
 
     @contextmanager
     def _changing(self) -> Generator[None]:
@@ -309,36 +303,6 @@ class StageCache:
             yield
             if any(window.slack > was for window, was in zip(self._windows, before, strict=True)):
                 self._released += 1
-
-    def _validate_endpoint(self, endpoint: int, num_tokens: int) -> None:
-        if not 0 <= endpoint < num_tokens or endpoint % self.block_size:
-            raise ValueError(f"endpoint {endpoint} of {num_tokens} tokens in blocks of {self.block_size}")
-
-    def _validate_snapshots(self, snapshots: tuple[int, ...]) -> None:
-        if any(position % self.block_size or position <= 0 for position in snapshots):
-            raise ValueError(f"snapshots {snapshots} in blocks of {self.block_size}")
-        if any(after <= before for before, after in pairwise(snapshots)):
-            raise ValueError(f"snapshots {snapshots} are not ascending")
-
-    def _unsealed(self, request: int) -> Sequence:
-        sequence = self._sequences.get(request)
-        if sequence is None:
-            raise UnknownSequence(f"request {request} holds nothing here, or is sealed")
-        return sequence
-
-    def _uncommitted(self, request: int, snapshots: tuple[int, ...]) -> Sequence:
-        sequence = self._unsealed(request)
-        if sequence.phase is Phase.COMMITTED:
-            raise WrongPhase(f"request {request} is committed at endpoint {sequence.endpoint}")
-        if snapshots and snapshots[-1] > sequence.num_tokens:
-            raise ValueError(f"snapshots {snapshots} of {sequence.num_tokens} tokens")
-        return sequence
-
-    def _committed(self, request: int) -> Sequence:
-        sequence = self._unsealed(request)
-        if sequence.phase is not Phase.COMMITTED:
-            raise WrongPhase(f"request {request} is {sequence.phase.name.lower()}, not committed")
-        return sequence
 
     def _require(self, sequence: Sequence, computed: int) -> None:
         if not all(window.covers(sequence, computed) for window in self._windows):

@@ -12,14 +12,16 @@ from .table import Entry, EntryTable
 
 
 class BlockNode(Entry):
-    """One attached block. `item` is its page, `children` how many attached blocks continue it."""
+    """One attached block. `item` is its page, `children` how many attached blocks continue it, and `wanted` how many
+    escrows count on a page to bring it back to: none unless it is on the host."""
 
-    __slots__ = ("children", "parent")
+    __slots__ = ("children", "parent", "wanted")
 
     def __init__(self, key: bytes, page: int, parent: BlockNode | None) -> None:
         super().__init__(key, page, refs=1)
         self.parent = parent
         self.children = 0
+        self.wanted = 0
 
 
 class BlockTree(EntryTable[BlockNode]):

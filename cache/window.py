@@ -91,14 +91,26 @@ class CacheWindow(Generic[T]):
 
     @abstractmethod
     def demand(self, sequence: Sequence, endpoint: int, planned: tuple[int, ...]) -> int:
-        """Ids that must be promised for the rest of the prompt when it is reused up to `endpoint`."""
+        """Ids that must be promised for the prompt, and are not promised to others anyway, when it is reused up to
+        `endpoint`."""
+
+    def own_promise(self, sequence: Sequence) -> int:
+        """By how much `promised` would fall if the escrow of `sequence` were given back."""
+        return sequence.promised.get(self.window, 0)
 
     @abstractmethod
     def outstanding(self, sequence: Sequence) -> int:
-        """Ids that a committed sequence has not taken yet and is going to."""
+        """Ids for the suffix that an escrowed sequence has not taken yet."""
 
-    def promise(self, sequence: Sequence, count: int) -> None:
-        """Makes the promise to `sequence` one of `count` ids."""
+    def promise(self, sequence: Sequence) -> None:
+        """Promises `sequence`, to which nothing is promised, what it needs at its endpoint."""
+        self._set_promise(sequence, self.outstanding(sequence))
+
+    def give_back(self, sequence: Sequence) -> None:
+        """Nothing is promised to `sequence` here any more."""
+        self._set_promise(sequence, 0)
+
+    def _set_promise(self, sequence: Sequence, count: int) -> None:
         self.promised += count - sequence.promised.pop(self.window, 0)
         if count:
             sequence.promised[self.window] = count
@@ -118,13 +130,17 @@ class CacheWindow(Generic[T]):
         """Takes what the tokens below `upto` write to; whether that was anything. All that is reused is there."""
 
     def take(self, sequence: Sequence, count: int, copies: Copies) -> list[int]:
-        """`count` of the ids promised to `sequence`, evicting the next victims for those that are not free."""
+        """`count` of the ids promised to `sequence` for its suffix."""
         left = sequence.promised.get(self.window, 0) - count
         if left < 0:
             raise CacheCorrupt(
                 f"request {sequence.request} takes {-left} {self.window} ids that are not promised to it"
             )
-        self.promise(sequence, left)
+        self._set_promise(sequence, left)
+        return self._acquire(count, copies)
+
+    def _acquire(self, count: int, copies: Copies) -> list[int]:
+        """`count` ids, promised no more, evicting the next victims for those that are not free."""
         while self.pool.free < count:
             victim = self.tree.device.pop()
             if victim is None:

@@ -26,7 +26,6 @@ class Held:
     limited_by: str = ""
     phase: str = "leased"
     planned: tuple[int, ...] = ()
-    promised: Counter[str] = field(default_factory=Counter)
     pinned: int = 0
     pages: tuple[int, ...] = ()
     slot: int = -1
@@ -151,7 +150,12 @@ class Oracle:
         return set(range(window.host_capacity)) - set(window.host.values())
 
     def promised(self, window: Window, but: Held | None = None) -> int:
-        return sum(held.promised[window.name] for held in self.held if held is not but)
+        escrowed = [held for held in self.escrowed() if held is not but]
+        wanted = {key for held in escrowed for key in self._holds(window, held) if key in window.host}
+        return sum(self.outstanding(window, held) for held in escrowed) + (len(wanted) if window is self.pages else 0)
+
+    def escrowed(self) -> list[Held]:
+        return [held for held in self.held if held.phase in ("prepared", "committed")]
 
     def reclaimable(self, window: Window, holders: Counter[bytes]) -> int:
         return sum(key not in holders for key in window.device)
@@ -163,9 +167,9 @@ class Oracle:
         return window.waiting.in_order()[: max(0, self.promised(window) - len(self.free(window)))]
 
     def outstanding(self, window: Window, held: Held) -> int:
+        """What is still to be taken for the suffix."""
         if window is self.pages:
-            there = len(held.pages) or sum(key in window.device for key in held.keys[: held.pinned])
-            return -(-held.num_tokens // self.block) - there
+            return -(-held.num_tokens // self.block) - max(len(held.pages), held.endpoint // self.block)
         return (held.slot < 0) + len(held.planned) - held.captures
 
     # The answers that it must give. They change nothing.
@@ -241,11 +245,7 @@ class Oracle:
         if key not in window.device:
             return False
         beyond = sum(position > at for position in planned)
-        if 1 + len(planned) <= window.capacity < 2 + beyond:
-            return False
-        holders = self.holders(window, but=held) + Counter((key,))
-        room = len(self.free(window)) + self.reclaimable(window, holders)
-        return key == held.source or key in self.holders(window) or self.promised(window, but=held) <= room
+        return not 1 + len(planned) <= window.capacity < 2 + beyond
 
     def _lease_at(self, window: Window, held: Held, at: int) -> tuple[bytes, ...]:
         if window is self.pages:
@@ -254,8 +254,9 @@ class Oracle:
 
     def _need(self, window: Window, held: Held, at: int, planned: tuple[int, ...]) -> int:
         if window is self.pages:
-            there = sum(key in window.device for key in held.keys[: at // self.block])
-            return -(-held.num_tokens // self.block) - there
+            by_others = {key for other in self.escrowed() if other is not held for key in self._holds(window, other)}
+            absent = {key for key in held.keys[: at // self.block] if key in window.host}
+            return -(-held.num_tokens // self.block) - at // self.block + len(absent - by_others)
         return 1 + sum(position > at for position in planned)
 
     def _key(self, keys: tuple[bytes, ...], position: int) -> bytes:
@@ -288,7 +289,6 @@ class Oracle:
             for key in self._holds(window, held):
                 window.hold(key)
             self._let_go(window, before[window.name])
-            held.promised[window.name] = self._need(window, held, endpoint, planned)
 
     def materialise(self, held: Held, upto: int, limit: int | None) -> Step | None:
         """Does the next step of materialisation, all but the ids; None when there is none."""
@@ -348,7 +348,6 @@ class Oracle:
     def seal(self, held: Held) -> None:
         self.resumed(held)
         held.pending, held.phase = [], "sealed"
-        held.promised.clear()
         if self.pages is not None:
             held.pages = (*(self.pages.device[key] for key in held.keys[: held.pinned]), *held.pages[held.pinned :])
         self._drop_if_over(held)
@@ -436,7 +435,6 @@ class Step:
             window.host[victim] = -device_id - 1  # Known by where it was, until the moves say where it is.
             moved[device_id] = victim
             window.waiting_host.add(victim, window.cost[victim])
-        held.promised[window.name] -= count
         self.taken[window.name] += count
 
     def finish(self, held: Held, moves: Moves, pages: tuple[int, ...], slots: list[int]) -> None:

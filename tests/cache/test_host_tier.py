@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from wavepp.cache.answers import Prepared, Reach
+from wavepp.cache.answers import NoRoom, Prepared, Reach
 from wavepp.cache.eviction import Retention
 from wavepp.cache.layout import Window
 from wavepp.cache.pool import IdPool
@@ -131,6 +131,42 @@ def test_a_publisher_replaces_what_is_on_the_host() -> None:
     assert sequence.own_pages() == list(sequence.pages[2:])
     assert b"ab" not in host_of(cache, Window.RECURRENT)
     assert cache.gauges().onboarded == 0
+    cache.check()
+
+
+def test_a_publisher_brings_back_what_others_count_on() -> None:
+    cache = StageCache(ATTENTION, 12, 0, BLOCK, host_pages=12)
+    leave(cache, 1, "abc")
+    leave(cache, 2, "klmnopqrstuv")
+    assert {*host_of(cache)} == {*chain("abc")}
+    admit(cache, 3, "abc", 1, candidate=12)
+    admit(cache, 4, "abc", 2)
+    assert cache.gauges().pages_promised == 4 + 4
+    materialise(cache, 4, 8)
+    released = cache.released
+    cache.publish(4, 8)
+    assert cache.gauges().pages_promised == 2 + 2, "two blocks are there now, for both"
+    assert cache.released == released + 1
+    cache.check()
+    steps = materialise(cache, 3)
+    assert [len(moves.onboards) for moves in steps] == [1, 0]
+    cache.check()
+
+
+def test_a_smaller_promise_does_not_take_from_what_another_counts_on() -> None:
+    cache = StageCache(ATTENTION, 10, 0, BLOCK, host_pages=12)
+    leave(cache, 1, "abcd")
+    leave(cache, 2, "klmnopqrst")
+    admit(cache, 3, "abcd", 1, candidate=16)  # Four to bring back and one.
+    assert lease(cache, 4, "abcdmn", candidate=16) == Reach(16)
+    assert cache.prepare(4, ()) == Prepared(16, 0, 2, 0), "the four are promised already"
+    # Computing the four again takes four of its own beside the four of the other: three are left.
+    assert cache.commit(4, 0, ()) == NoRoom("attention", 6, 5)
+    assert cache.commit(4, 4, ()) == Reach(4)
+    assert cache.gauges().pages_promised == 10
+    cache.check()
+    materialise(cache, 4)
+    materialise(cache, 3)
     cache.check()
 
 

@@ -25,7 +25,7 @@ LIFE = 500
 
 def make_world(windows: frozenset[Window], random: Random) -> World:
     pages, slots = random.choice((8, 10, 12, 16, 24, 40)), random.choice((2, 3, 4, 6, 9))
-    host_pages, host_slots = random.choice(((0, 0), (2, 1), (8, 4), (40, 16)))
+    host_pages, host_slots = random.choice(((0, 0), (2, 1), (8, 4), (40, 16), (40, 16)))
     floors = random.choice((Floors(), Floors(), Floors(pages // 4, slots // 4), Floors(pages // 2, 1)))
     retention, crowd = random.choice(("lru", "cost")), random.choice((1, 2, 3, 5, 7))
     return World(windows, pages, slots, host_pages, host_slots, floors, retention, crowd)
@@ -35,7 +35,9 @@ def step(world: World, random: Random) -> None:
     """One random step. Leases and chunks come often enough to keep the cache full."""
     which, bits = random.randrange(1000), random.randrange(512) & random.randrange(512)
     choice = random.randrange(200)
-    if choice < 8:
+    if choice < 4:
+        world.flood(stay=random.random() < 0.4)
+    elif choice < 13:
         world.twin(which, random.randrange(4))
     elif choice < 40:
         world.lease(which, random.randrange(4), random.choice((0, 0, 0, 0, 1, 2, -1)))
@@ -135,6 +137,10 @@ class AnyUse(RuleBasedStateMachine):
     @rule(prompt=which, tail=st.integers(0, 3), lower=st.integers(-1, 3))
     def lease(self, prompt: int, tail: int, lower: int) -> None:
         self.world.lease(prompt, tail, lower)
+
+    @rule(stay=st.booleans())
+    def flood(self, stay: bool) -> None:
+        self.world.flood(stay)
 
     @rule(which=which, tail=st.integers(0, 3))
     def twin(self, which: int, tail: int) -> None:

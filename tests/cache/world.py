@@ -94,10 +94,10 @@ class World:
         if held := self._pick(which, "leased", "prepared", "committed"):
             self._lease(held.keys, tail, 0)
 
-    def _lease(self, keys: tuple[bytes, ...], tail: int, lower: int) -> None:
+    def _lease(self, keys: tuple[bytes, ...], tail: int, lower: int) -> Held | None:
         tokens = len(keys) * BLOCK + tail % BLOCK
         if tokens == 0 or len(self._among("leased", "prepared", "committed")) >= self._crowd:
-            return
+            return None
         limit = (tokens - 1) // BLOCK * BLOCK
         hint = self.cache.hint(keys, limit)
         assert hint == self.cache.probe(keys, limit) == self.oracle.reach(keys, limit)
@@ -113,10 +113,28 @@ class World:
             self.seen["lease stopped"] += reach.endpoint < min(candidate, hint.endpoint)
             self.oracle.lease(held, reach)
             self.seen["leased"] += 1
+        return held
 
     def _claims_victim(self, held: Held, reach: Reach) -> bool:
         keys = {*held.keys[: reach.endpoint // BLOCK]}
         return any(keys & {*self.oracle.victims(window)} for window in self.oracle.windows)
+
+    def flood(self, stay: bool) -> None:
+        """A request that is promised all there is. Unless it is to `stay` so, it takes it and ends: what could be
+        evicted is on the host then, or gone."""
+        slack = [self.oracle.slack(window) for window in self.oracle.windows]
+        if min(slack, default=0) > 0:
+            blocks = slack[0] if self.oracle.pages is not None else 9
+            if held := self._lease(chain("k" * blocks), 0, 0):
+                if self._prepare(held, 0) and self._commit(held, 0, (2 << min(slack[-1] - 1, blocks)) - 2):
+                    self.seen["flooded"] += 1
+                    if stay:
+                        return
+                    while self._materialise(held, held.num_tokens, None):
+                        pass
+                with self._step():
+                    self.cache.withdraw(held.request)
+                    self.oracle.drop(held)
 
     def lease_again(self, which: int) -> None:
         if held := self._pick(which, "leased", "prepared", "committed"):
@@ -355,9 +373,6 @@ class World:
             if step is not None and moves is not None:
                 step.finish(held, moves, new, slots + [slot for _, slot in captures])
                 self._copy(moves)
-            for window in self.oracle.windows:
-                self.seen["surplus"] += held.promised[window.name] > self.oracle.outstanding(window, held)
-                held.promised[window.name] = self.oracle.outstanding(window, held)
             self.seen["materialised"] += step is not None
             if self.oracle.pages is not None and got.pages:
                 prefix = held.keys[: held.endpoint // BLOCK]
@@ -482,7 +497,9 @@ class World:
             }
             assert {what: getattr(gauges, what) for what in expected} == expected
         assert gauges.leases == sum(not held.sealed for held in oracle.held)
-        assert gauges.escrows == sum(any(held.promised.values()) for held in oracle.held)
+        assert gauges.escrows == sum(
+            any(oracle.outstanding(window, held) for window in oracle.windows) for held in oracle.escrowed()
+        )
         assert gauges.handles == sum(held.sealed for held in oracle.held)
         assert gauges.pulls == sum(len(held.pulls) for held in oracle.held)
         assert gauges.dropped == oracle.dropped
