@@ -7,7 +7,7 @@ from wavepp.cache.layout import Window
 from wavepp.cache.moves import Moves
 from wavepp.cache.stage_cache import StageCache
 
-from .world import BLOCK, chain
+from .side_by_side import BLOCK, chain
 
 BOTH = frozenset(Window)
 ATTENTION, RECURRENT = frozenset({Window.ATTENTION}), frozenset({Window.RECURRENT})

@@ -5,7 +5,7 @@ from wavepp.cache.errors import HandleGone, HandleNotSealed, UnknownHandle
 from wavepp.cache.stage_cache import StageCache
 
 from .requests import BOTH, admit, compute, materialise
-from .world import BLOCK, chain
+from .side_by_side import BLOCK, chain
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from wavepp.cache.pool import IdPool
 from wavepp.cache.stage_cache import StageCache
 
 from .requests import ATTENTION, BOTH, RECURRENT, admit, compute, lease, leave, materialise
-from .world import BLOCK, chain
+from .side_by_side import BLOCK, chain
 
 
 def host_of(cache: StageCache, window: Window = Window.ATTENTION) -> dict[bytes, int]:

@@ -8,7 +8,7 @@ from wavepp.cache.errors import CacheCorrupt
 from wavepp.cache.stage_cache import StageCache
 
 from .requests import ATTENTION, BOTH, admit, compute, lease, leave, materialise
-from .world import BLOCK, chain
+from .side_by_side import BLOCK, chain
 
 
 def test_a_second_request_follows_on_what_the_first_has_published_so_far() -> None:

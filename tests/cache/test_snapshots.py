@@ -7,7 +7,7 @@ from wavepp.cache.hint_index import HintIndex
 from wavepp.cache.layout import Window
 from wavepp.cache.snapshots import SnapshotTree
 
-from .world import BLOCK, chain
+from .side_by_side import BLOCK, chain
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from wavepp.cache.errors import HandleGone, HandleNotSealed, UnknownHandle
 from wavepp.cache.layout import Window
 from wavepp.cache.stage_cache import StageCache
 
-from .world import BLOCK, PROMPTS, chain
+from .side_by_side import BLOCK, chain
+from .world import PROMPTS
 
 
 def admit(cache: StageCache, thread: int, committed: SimpleQueue[tuple[int, int] | None]) -> None:
