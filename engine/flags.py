@@ -15,6 +15,8 @@ import annotated_types
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from ..cache.config import PerRank
+
 Config = TypeVar("Config", bound=BaseModel)
 VARIABLES = "WAVEPP_"
 
@@ -92,6 +94,8 @@ def allowed(field: FieldInfo) -> str:
     low = high = ""
     for constraint in field.metadata:
         match constraint:
+            case PerRank(at_least):
+                return f"at least {at_least}, or one number for each rank, separated by commas"
             case annotated_types.Ge(ge):
                 low = f"at least {_number(ge)}"
             case annotated_types.Gt(gt):
@@ -144,8 +148,12 @@ def _split(field: FieldInfo, value: Any) -> Any:
     return value
 
 
+def _per_rank(field: FieldInfo) -> bool:
+    return any(isinstance(mark, PerRank) for mark in field.metadata)
+
+
 def _metavar(field: FieldInfo) -> str:
-    inner = _inner(field.annotation)
+    inner = int if _per_rank(field) else _inner(field.annotation)
     if get_origin(inner) is Literal:
         return "{" + ",".join(map(str, get_args(inner))) + "}"
     return {int: "N", float: "X"}.get(inner, "TEXT")
@@ -155,7 +163,7 @@ def _help(variable: str, field: FieldInfo) -> str:
     text = field.description or ""
     limits = allowed(field)
     inner = _inner(field.annotation)
-    parts = [limits] if limits and inner in (int, float) else []
+    parts = [limits] if limits and (inner in (int, float) or _per_rank(field)) else []
     if field.default is not None and not field.is_required():
         parts.append(f"default {field.get_default(call_default_factory=True)}")
     parts.append(variable)

@@ -31,6 +31,7 @@ class GroupSettings(BaseModel):
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
         check_block_alignment(self.scheduler, self.cache.block_size)
+        self.cache.check_ranks(self.engine.pp)
         interval, block = self.admission.snapshot_interval, self.cache.block_size
         if interval % block:
             raise ValueError(f"snapshot_interval must be a multiple of the block size, {block}; it is {interval}")

@@ -34,7 +34,7 @@ from .placement import place
 from .rounds import LoopRounds, OwnRounds, RankRounds
 from .settings import StageSettings
 from .stage_memory import StageMemory, allocate
-from .status import Broken, Loaded, Loading, Ready, say
+from .status import Broken, HostTier, Loaded, Loading, Ready, say
 from .trace import open_tracer
 from .transfer_server import TransferServer
 from .wave_follower import FollowerWave
@@ -93,7 +93,7 @@ class Stage:
         self._prepare_torch()
         self._placement = place(load_spec(self._group.model).num_layers, self._group.engine)
         model = self._load()
-        memory = allocate(model, self._group, self._device)
+        memory = allocate(model, self._group, self._rank, self._device)
         inbox, to_wave = LoopInbox(), WakingQueue[FromLoop]()
         # Whoever owns the participant wants to know when pulls have ended.
         grown = to_wave.put if self._leased else inbox.put
@@ -108,7 +108,9 @@ class Stage:
             on_failure=self.fail,
         )
         weight_bytes = plan_stage(model.spec, model.layers, model.dtype).num_bytes
-        say(Loaded(self._rank, (model.layers.start, model.layers.stop), weight_bytes, memory.pools.num_bytes))
+        pools, capacity = memory.pools, memory.capacity
+        host = HostTier(capacity.host_pages, capacity.host_slots, pools.num_host_bytes)
+        say(Loaded(self._rank, (model.layers.start, model.layers.stop), weight_bytes, pools.num_bytes, host))
         membership = Meeting(self._settings, self._context, self._device).attend(
             model, memory, weight_bytes, transfer.address, still_wanted=lambda: not self._done.is_set()
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..admission.limiter import floors
 from ..cache.config import Capacity, plan_capacity
 from ..cache.device_pools import DevicePools
 from ..cache.layout import LayerCache, Window
@@ -23,11 +24,13 @@ class StageMemory:
     cache: StageCache
 
 
-def allocate(model: StageModel, group: GroupSettings, device: torch.device) -> StageMemory:
+def allocate(model: StageModel, group: GroupSettings, rank: int, device: torch.device) -> StageMemory:
     """Raises the cache config's own error when the stage's memory cannot hold even one request."""
     layout = model.cache_layout()
-    capacity = plan_capacity(layout, group.cache, snapshot_interval=group.admission.snapshot_interval)
+    sizes = group.cache.of_rank(rank)
+    capacity = plan_capacity(layout, sizes, snapshot_interval=group.admission.snapshot_interval)
     block_size = group.cache.block_size
+    group_tokens = 2 * group.engine.pp * group.scheduler.max_wave_tokens
     windows = frozenset(layer.window for layer in layout)
     return StageMemory(
         layout=layout,
@@ -39,6 +42,17 @@ def allocate(model: StageModel, group: GroupSettings, device: torch.device) -> S
             num_slots=capacity.num_slots,
             block_size=block_size,
             device=device,
+            host_pages=capacity.host_pages,
+            host_slots=capacity.host_slots,
         ),
-        cache=StageCache(windows, capacity.num_pages, capacity.num_slots, block_size),
+        cache=StageCache(
+            windows,
+            capacity.num_pages,
+            capacity.num_slots,
+            block_size,
+            host_pages=capacity.host_pages,
+            host_slots=capacity.host_slots,
+            floors=floors(group.admission, capacity.num_pages, capacity.num_slots, block_size, group_tokens),
+            retention=group.cache.snapshot_retention,
+        ),
     )

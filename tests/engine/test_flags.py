@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from wavepp.cache.config import CacheConfig
 from wavepp.engine.flags import ConfigError, add_config_flags, config_from_args, flag_of, variable_of
 
 
@@ -125,3 +126,20 @@ def test_what_has_no_repr_is_never_shown() -> None:
     with pytest.raises(ConfigError, match="--key") as caught:
         config_from_args(Sharing, parser.parse_args(["--key", "abc"]), environ={})
     assert "abc" not in str(caught.value)
+
+
+def test_a_size_may_be_given_for_each_rank() -> None:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_config_flags(parser, CacheConfig)
+    assert "one number for each rank" in " ".join(parser.format_help().split())
+
+    def parsed(*words: str, **environ: str) -> CacheConfig:
+        return config_from_args(CacheConfig, parser.parse_args(words), environ=environ)
+
+    assert parsed("--num-pages", "40,60").num_pages == (40, 60)
+    assert parsed("--num-pages", "40").num_pages == 40
+    assert parsed(WAVEPP_HOST_PAGES="0,5").host_pages == (0, 5)
+    with pytest.raises(ConfigError, match=r"--num-pages: must be at least 1.*separated by commas"):
+        parsed("--num-pages", "40,0")
+    with pytest.raises(ConfigError, match="--num-slots: must be an integer, or one for each rank"):
+        parsed("--num-slots", "few")
