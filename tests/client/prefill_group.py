@@ -22,6 +22,8 @@ from wavepp.engine.transfer_server import TransferServer
 from wavepp.models.batch import Activations, SpanState, WaveBatch
 from wavepp.models.stage_model import StageModel, load_stage
 
+from ..cold_claim import claim_cold
+
 EPOCH = 3
 CPU = torch.device("cpu")
 
@@ -44,8 +46,7 @@ class Stage:
         return StageManifest(self.rank, self.server.address, tuple(layer.name for layer in self.pools.layout))
 
     def claim(self, request: int, handle: str, num_tokens: int) -> None:
-        keys = tuple(f"{request} {i}".encode() for i in range(num_tokens // self.block_size))
-        self.cache.claim(request, 1, handle, keys, num_tokens, 0, ())
+        claim_cold(self.cache, request, handle, num_tokens)
 
     def forward(self, request: int, start: int, length: int, tokens: torch.Tensor, inputs: Activations) -> Activations:
         held = self.cache.sequence(request)

@@ -18,6 +18,8 @@ from wavepp.engine.transfer_desk import PullSource
 from wavepp.engine.transfer_messages import FromStage, Open, Opened, ToStage
 from wavepp.engine.transfer_server import TransferServer
 
+from ..cold_claim import claim_cold
+
 BLOCK = 4
 EPOCH = 7
 PATIENCE_MS = 20_000
@@ -101,8 +103,7 @@ class PullableStage:
     def begin(self, handle: str, num_tokens: int) -> int:
         """A request that is being computed."""
         self._requests += 1
-        keys = tuple(f"{handle} {i}".encode() for i in range(num_tokens // self.block_size))
-        self.cache.claim(self._requests, 1, handle, keys, num_tokens, 0, ())
+        claim_cold(self.cache, self._requests, handle, num_tokens)
         return self._requests
 
     def finish(self, request: int) -> None:
