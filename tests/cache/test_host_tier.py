@@ -100,18 +100,36 @@ def test_a_leased_entry_on_the_host_is_not_dropped() -> None:
 
 def test_a_place_that_is_read_in_a_step_is_not_written_in_it() -> None:
     """All offloads of a step come before its onboards: a place is free for others only in the next step."""
-    cache = StageCache(BOTH, 2, 2, BLOCK, host_pages=1, host_slots=1)
-    leave(cache, 1, "a", snapshots=(4,))
-    leave(cache, 2, "x", 1, snapshots=(4,))
-    assert {*host_of(cache)} == {*host_of(cache, Window.RECURRENT)} == {b"a"}
+    cache = StageCache(ATTENTION, 2, 0, BLOCK, host_pages=1)
+    leave(cache, 1, "a")
+    leave(cache, 2, "xy")
+    assert {*host_of(cache)} == {b"a"}
     admit(cache, 3, "a", 1, candidate=4)
     moves = cache.materialise(3, 4)
     assert moves is not None
-    assert (moves.offloads, len(moves.onboards)) == ((), 2)
-    assert (cache.gauges().host_pages_free, cache.gauges().host_slots_reclaimable) == (1, 1)
+    assert (moves.offloads, len(moves.onboards)) == ((), 1)
+    assert cache.gauges().host_pages_free == 1
     moves = cache.materialise(3, 5)
     assert moves is not None
-    assert [window for window, _, _ in moves.offloads] == [Window.ATTENTION]
+    assert (len(moves.offloads), moves.onboards) == (1, ())
+    cache.check()
+
+
+def test_a_source_is_not_overwritten_by_what_makes_way_for_its_copy() -> None:
+    cache = StageCache(RECURRENT, 0, 3, BLOCK, host_slots=1)
+    leave(cache, 1, "a", snapshots=(4,))
+    leave(cache, 2, "xy", snapshots=(4, 8))
+    admit(cache, 3, "m", 1)
+    materialise(cache, 3)
+    assert {*host_of(cache, Window.RECURRENT)} == {b"a"}
+    admit(cache, 4, "a", 1, candidate=4)
+    moves = cache.materialise(4, 4)
+    assert moves is not None
+    assert (moves.offloads, len(moves.onboards)) == ((), 1)
+    assert {*host_of(cache, Window.RECURRENT)} == {b"a"}
+    assert cache.gauges().host_slots_reclaimable == 1
+    assert cache.probe(chain("xy"), 8) == Reach(8)
+    assert cache.probe(chain("x"), 4) == Reach(0, "recurrent"), "lost, as its place was not free yet"
     cache.check()
 
 
