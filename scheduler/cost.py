@@ -1,14 +1,23 @@
 """The policy `cost`: waves of the time that serves the pipeline best."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import SchedulerConfig
-from .cost_model import StageCosts
+from .cost_model import StageCosts, load_of
+from .forecast import ExitForecast
 from .lanes import Lane
 from .policy import Situation
 from .span import Span, WavePlan
-from .time_packer import TimePacker
+from .time_packer import STRETCH, TimePacker
 from .wave_time import Demand, WaveTime, rounds_of
+
+PACE = 0.9
+"""A wave is not planned to be faster than so much of the pace of those ahead: it would only catch up with them."""
+
+LITTLE = 2.0
+"""Waves: where no more than that is left to plan, it is cut evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,9 @@ class CostWaves:
         """Of every request that has not completed, those in flight included."""
         self._tokens, self._work = 0, 0.0
         self._arrived = self._completed = 0
+        self._exits = ExitForecast()
+        self._hops = num_stages - 1
+        self._now = 0.0
 
     def admitted(self, lane: Lane) -> None:
         suffix = _Suffix(lane.remaining, self._costs.profile.work(lane.position, lane.end))
@@ -46,16 +58,23 @@ class CostWaves:
     def spans(self, situation: Situation) -> tuple[Span, ...]:
         if len(situation.ring) == 0:
             self._arrived = self._completed = 0
+        self._now = situation.now
         return self._packer.pack(situation.lanes, self._target(situation))
 
     def accepted(self, plan: WavePlan) -> None:
-        pass
+        tokens, pairs = load_of(plan.spans)
+        profile, costs = self._costs.profile, self._costs
+        average = profile.wave(tokens, pairs)
+        seconds = costs.slowest * average
+        transit = costs.transit * seconds + self._hops * profile.hop(tokens)
+        self._exits.launched(plan.wave, seconds, costs.factors[0] * average, transit, self._now)
 
     def completed(self, wave: int, spans: tuple[Span, ...]) -> None:
         for span in spans:
             if span.last:
                 self._forget(span.request)
                 self._completed += 1
+        self._exits.completed(wave)
 
     def _forget(self, request: int) -> None:
         suffix = self._suffixes.pop(request, None)
@@ -77,9 +96,28 @@ class CostWaves:
         longest = max(lane.end for lane in lanes)
         most = profile.work(max(0, longest - self._max_tokens), longest) * slowest
         best = self._wave_time.best(demand, min(most, self._block_size * profile.token_s * slowest), most)
-        if len(self._suffixes) > 1:
-            return best / slowest
-        left = profile.work(lanes[0].position, lanes[0].end) * slowest
-        fewer = max(1, int(left / best))
-        waves = min(fewer, fewer + 1, key=lambda n: self._wave_time.serving_s(demand, left / n))
-        return left / waves / slowest
+        best = min(most, max(best, self._pace_ahead(situation.now)))
+        return self._even(demand, situation.lanes, best, most) / slowest
+
+    def _even(self, demand: Demand, lanes: Sequence[Lane], best: float, most: float) -> float:
+        """Where little is left to plan, equal waves rather than a last small one."""
+        profile, slowest = self._costs.profile, self._costs.slowest
+        alone = len(self._suffixes) == 1
+        left = 0.0
+        for lane in lanes:
+            left += profile.work(lane.position, lane.end) * slowest
+            if left > LITTLE * best and not alone:
+                return best
+        if alone:
+            fewer = max(1, int(left / best))
+            waves = min(fewer, fewer + 1, key=lambda number: self._wave_time.serving_s(demand, left / number))
+        else:
+            waves = max(1, math.ceil(left / best - STRETCH))
+        return min(most, left / waves)
+
+    def _pace_ahead(self, now: float) -> float:
+        """The work of a wave that leaves the pipeline no sooner than right behind the waves in flight."""
+        if self._costs.transit == 0:
+            return 0.0
+        seconds = self._exits.remaining(now) / self._costs.transit
+        return PACE * seconds - self._costs.slowest * self._costs.profile.wave_s

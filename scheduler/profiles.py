@@ -8,11 +8,11 @@ from .cost_model import StageProfile
 
 KIMI_K3_GB300 = StageProfile(
     name="kimi-k3-gb300",
-    wave_s=0.0236,
+    wave_s=0.0221,
     # 92 x 896 experts at 4.25 bits over eight stages, read at 8 TB/s.
     weight_s=0.0226,
-    token_s=17.3e-6,
-    context_s=0.123e-9,
+    token_s=18.0e-6,
+    context_s=0.114e-9,
 )
 """Kimi K3 on eight GB300: fitted by `simulator/fit.py` to the paper's cold runs, but for weight_s."""
 

@@ -77,7 +77,7 @@ class ClosedLoop:
             if following is None:
                 break
             now = max(now, following)
-            while self._pipeline.completes_at() is not None and self._pipeline.completes_at() <= now:
+            while (completes := self._pipeline.completes_at()) is not None and completes <= now:
                 for span in self._pipeline.complete():
                     if span.last:
                         self._took.append(now - self._sent_at.pop(span.request))
