@@ -16,6 +16,9 @@ from .wave_time import Demand, WaveTime, rounds_of
 PACE = 0.9
 """A wave is not planned to be faster than so much of the pace of those ahead: it would only catch up with them."""
 
+RECENT = 128
+"""Completions: whether requests are followed by others is judged by about so many."""
+
 LITTLE = 2.0
 """Waves: where no more than that is left to plan, it is cut evenly."""
 
@@ -74,6 +77,8 @@ class CostWaves:
             if span.last:
                 self._forget(span.request)
                 self._completed += 1
+        if self._completed > RECENT:
+            self._arrived, self._completed = self._arrived // 2, self._completed // 2
         self._exits.completed(wave)
 
     def _forget(self, request: int) -> None:
@@ -87,9 +92,10 @@ class CostWaves:
         """The work of the next wave, in seconds of the profile."""
         profile, slowest = self._costs.profile, self._costs.slowest
         lanes = situation.lanes
+        oldest = self._suffixes[lanes[0].request].work
         demand = Demand(
-            admitted=self._work * slowest,
-            oldest=self._suffixes[lanes[0].request].work * slowest,
+            admitted=max(self._work, oldest) * slowest,
+            oldest=oldest * slowest,
             rounds=rounds_of(self._arrived, self._completed),
             tokens=self._tokens,
         )
