@@ -134,8 +134,9 @@ class StageCosts:
     def least_s(self, start: int, end: int) -> float:
         """No prompt's tokens [start, end) leave an idle pipeline sooner: their work on the slowest stage, and one
         wave's launch on every stage."""
-        return self._slowest * self.profile.work(start, end) + sum(self._factors) * self.profile.wave_s
+        return self._slowest * self.profile.work(start, end) + self._launches
 
     def _sum_up(self) -> None:
         self._slowest = max(self._factors)
+        self._launches = sum(self._factors) * self.profile.wave_s
         self._transit = (sum(self._factors) - self._slowest) / self._slowest

@@ -1,5 +1,6 @@
 """Who is served first."""
 
+import math
 from collections.abc import Callable, Iterable
 
 from .lanes import Lane
@@ -20,13 +21,15 @@ class ServiceOrder:
     def of(self, lanes: Iterable[Lane], now: float) -> list[Lane]:
         """`lanes` come in the order of admission. O(n log n), and O(n) where nobody asked for anything."""
         ordered = list(lanes)
-        if any(lane.priority or lane.deadline is not None for lane in ordered):
-            ordered.sort(key=lambda lane: self._rank(lane, now))
-        return ordered
-
-    def _rank(self, lane: Lane, now: float) -> tuple[int, float]:
-        waited = 0.0 if lane.admitted_at is None else max(0.0, now - lane.admitted_at)
-        level = lane.priority - int(waited / self._ageing_s)
-        if lane.deadline is None or now + self._least_s(lane) > lane.deadline:
-            return level, float("inf")
-        return level, lane.deadline
+        if not any(lane.priority or lane.deadline is not None for lane in ordered):
+            return ordered
+        ranked: list[tuple[int, float, int]] = []
+        for place, lane in enumerate(ordered):
+            level = lane.priority
+            if lane.admitted_at is not None:
+                level -= int(max(0.0, now - lane.admitted_at) / self._ageing_s)
+            deadline = lane.deadline
+            hopeless = deadline is None or deadline <= now or now + self._least_s(lane) > deadline
+            ranked.append((level, math.inf if deadline is None or hopeless else deadline, place))
+        ranked.sort()
+        return [ordered[place] for _, _, place in ranked]

@@ -65,7 +65,9 @@ def _cost_beside_the_paper(results: Results) -> Iterator[Goal]:
                 yield Goal(f"cost above the best tensor-parallel server in {cell}", found, cost.tokens_s > best)
             case Cell("reuse", 262_144, 32) if static is not None:
                 found = f"{cost.tokens_s / static.tokens_s:.4f} of it"
-                yield Goal(f"cost not below static, to 0.1%, in {cell}", found, cost.tokens_s >= 0.999 * static.tokens_s)
+                yield Goal(
+                    f"cost not below static, to 0.1%, in {cell}", found, cost.tokens_s >= 0.999 * static.tokens_s
+                )
             case Cell("mixed", _, 16 | 32):
                 best = paper.pipeline_p95_s
                 found = f"{cost.p95_s:.1f} to {best:.1f}"
