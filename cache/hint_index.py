@@ -10,41 +10,25 @@ from .errors import CacheCorrupt
 from .layout import Window
 
 
-class _Shard:
-    __slots__ = ("counts", "lock")
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.counts: dict[bytes, int] = {}
-
-
 class _Counters:
-    """One window's counters by key, in shards of a power of two chosen by the key's first byte."""
+    """One window's counters by key, in shards of a power of two chosen by the key's first byte. A shard's lock is for
+    changes; to look a key up in a dict is one step of the interpreter, and takes none."""
 
-    __slots__ = ("_mask", "shards")
+    __slots__ = ("counts", "locks", "mask")
 
     def __init__(self, shards: int) -> None:
-        self._mask = shards - 1
-        self.shards = [_Shard() for _ in range(shards)]
-
-    def shard(self, key: bytes) -> _Shard:
-        return self.shards[key[0] & self._mask]
-
-    def __contains__(self, key: bytes) -> bool:
-        shard = self.shards[key[0] & self._mask]
-        with shard.lock:
-            return key in shard.counts
-
-    def __bool__(self) -> bool:
-        return any(shard.counts for shard in self.shards)
+        self.mask = shards - 1
+        self.counts: list[dict[bytes, int]] = [{} for _ in range(shards)]
+        self.locks = [Lock() for _ in range(shards)]
 
 
 class HintIndex:
     """Counts the attached entries of every (window, key): +1 on attach, -1 on detach, gone at zero (paper §4.2).
 
-    Any thread may read it, without the stage cache's mutex: each shard has its own lock, held for one look. It holds no
-    block and keeps nothing alive, so what it says may be out of date by the time it is used; the lease decides. Where
-    an entry's contents are, on the device or on the host, is nothing to it.
+    Any thread may read it, without the stage cache's mutex and without waiting for whoever changes it: a change takes
+    the lock of its key's shard, a look none. It holds no block and keeps nothing alive, so what it says may be out of
+    date by the time it is used; the lease decides. Where an entry's contents are, on the device or on the host, is
+    nothing to it.
     """
 
     def __init__(self, windows: Collection[Window], block_size: int, shards: int = 16) -> None:
@@ -56,33 +40,37 @@ class HintIndex:
         self._recurrent = self._windows.get(Window.RECURRENT)
 
     def add(self, window: Window, key: bytes) -> None:
-        shard = self._windows[window].shard(key)
-        with shard.lock:
-            shard.counts[key] = shard.counts.get(key, 0) + 1
+        counters = self._windows[window]
+        shard = key[0] & counters.mask
+        counts = counters.counts[shard]
+        with counters.locks[shard]:
+            counts[key] = counts.get(key, 0) + 1
 
     def remove(self, window: Window, key: bytes) -> None:
         """Raises CacheCorrupt for a key that is not counted."""
-        shard = self._windows[window].shard(key)
-        with shard.lock:
-            count = shard.counts.get(key, 0)
+        counters = self._windows[window]
+        shard = key[0] & counters.mask
+        counts = counters.counts[shard]
+        with counters.locks[shard]:
+            count = counts.get(key, 0)
             if count < 1:
                 raise CacheCorrupt(f"{window} key {key.hex()} was detached more often than attached")
             if count == 1:
-                del shard.counts[key]
+                del counts[key]
             else:
-                shard.counts[key] = count - 1
+                counts[key] = count - 1
 
     def count(self, window: Window, key: bytes) -> int:
-        shard = self._windows[window].shard(key)
-        with shard.lock:
-            return shard.counts.get(key, 0)
+        counters = self._windows[window]
+        return counters.counts[key[0] & counters.mask].get(key, 0)
 
     def counts(self, window: Window) -> dict[bytes, int]:
         """All counters of a window. For checks: O(everything)."""
+        counters = self._windows[window]
         merged: dict[bytes, int] = {}
-        for shard in self._windows[window].shards:
-            with shard.lock:
-                merged.update(shard.counts)
+        for lock, counts in zip(counters.locks, counters.counts, strict=True):
+            with lock:
+                merged.update(counts)
         return merged
 
     def reach(self, keys: Sequence[bytes], limit: int) -> Reach:
@@ -104,13 +92,14 @@ class HintIndex:
 def _gallop(counters: _Counters, keys: Sequence[bytes], most: int) -> int:
     """How many of the first `most` keys are there, looking at depths 1, 2, 4, … up to the first miss and then bisecting
     between it and the last match: O(log most) looks."""
+    counts, mask = counters.counts, counters.mask
     found, depth = 0, 1
-    while depth <= most and keys[depth - 1] in counters:
+    while depth <= most and (key := keys[depth - 1]) in counts[key[0] & mask]:
         found, depth = depth, 2 * depth
     missed = min(depth, most + 1)
     while missed - found > 1:
         middle = (found + missed) // 2
-        if keys[middle - 1] in counters:
+        if (key := keys[middle - 1]) in counts[key[0] & mask]:
             found = middle
         else:
             missed = middle
@@ -119,9 +108,11 @@ def _gallop(counters: _Counters, keys: Sequence[bytes], most: int) -> int:
 
 def _scan_back(counters: _Counters, keys: Sequence[bytes], most: int) -> int:
     """The longest prefix, in blocks up to `most`, with a snapshot at exactly its end; 0 when there is none."""
-    if not counters:
+    counts, mask = counters.counts, counters.mask
+    if not any(counts):
         return 0
-    for block in range(most, 0, -1):
-        if keys[block - 1] in counters:
-            return block
+    for block in range(most - 1, -1, -1):
+        key = keys[block]
+        if key in counts[key[0] & mask]:
+            return block + 1
     return 0
