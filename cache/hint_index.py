@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from threading import Lock
 
@@ -22,6 +23,34 @@ class _Counters:
         self.locks = [Lock() for _ in range(shards)]
 
 
+class _Positions:
+    """After how many tokens snapshots were taken: far fewer numbers than a long prompt has blocks, so that a search
+    backward looks at these alone. `ascending` is replaced as a whole, and read without the lock."""
+
+    __slots__ = ("_counts", "_lock", "ascending")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: dict[int, int] = {}
+        self.ascending: tuple[int, ...] = ()
+
+    def add(self, position: int) -> None:
+        with self._lock:
+            count = self._counts.get(position, 0)
+            self._counts[position] = count + 1
+            if not count:
+                place = bisect_left(self.ascending, position)
+                self.ascending = (*self.ascending[:place], position, *self.ascending[place:])
+
+    def remove(self, position: int) -> None:
+        with self._lock:
+            self._counts[position] -= 1
+            if not self._counts[position]:
+                del self._counts[position]
+                place = bisect_left(self.ascending, position)
+                self.ascending = (*self.ascending[:place], *self.ascending[place + 1 :])
+
+
 class HintIndex:
     """Counts the attached entries of every (window, key): +1 on attach, -1 on detach, gone at zero (paper §4.2).
 
@@ -38,16 +67,20 @@ class HintIndex:
         self._windows = {window: _Counters(shards) for window in Window if window in windows}
         self._attention = self._windows.get(Window.ATTENTION)
         self._recurrent = self._windows.get(Window.RECURRENT)
+        self._positions = _Positions()
 
-    def add(self, window: Window, key: bytes) -> None:
+    def add(self, window: Window, key: bytes, position: int = 0) -> None:
+        """`position` is a snapshot's, in tokens, and nothing to blocks. It is found from then on."""
+        if position:
+            self._positions.add(position)
         counters = self._windows[window]
         shard = key[0] & counters.mask
         counts = counters.counts[shard]
         with counters.locks[shard]:
             counts[key] = counts.get(key, 0) + 1
 
-    def remove(self, window: Window, key: bytes) -> None:
-        """Raises CacheCorrupt for a key that is not counted."""
+    def remove(self, window: Window, key: bytes, position: int = 0) -> None:
+        """With the position that it was added with. Raises CacheCorrupt for a key that is not counted."""
         counters = self._windows[window]
         shard = key[0] & counters.mask
         counts = counters.counts[shard]
@@ -59,6 +92,8 @@ class HintIndex:
                 del counts[key]
             else:
                 counts[key] = count - 1
+        if position:
+            self._positions.remove(position)
 
     def count(self, window: Window, key: bytes) -> int:
         counters = self._windows[window]
@@ -82,11 +117,20 @@ class HintIndex:
             if blocks * self._block_size < limit:
                 reach = Reach(blocks * self._block_size, str(Window.ATTENTION))
         if self._recurrent is not None:
-            most = min(reach.endpoint // self._block_size, len(keys))
-            blocks = _scan_back(self._recurrent, keys, most)
-            if blocks * self._block_size < reach.endpoint:
-                reach = Reach(blocks * self._block_size, str(Window.RECURRENT))
+            position = self._scan_back(self._recurrent, keys, reach.endpoint)
+            if position < reach.endpoint:
+                reach = Reach(position, str(Window.RECURRENT))
         return reach
+
+    def _scan_back(self, counters: _Counters, keys: Sequence[bytes], limit: int) -> int:
+        """The largest position, at most `limit`, with a snapshot at exactly it; 0 when there is none."""
+        counts, mask, size = counters.counts, counters.mask, self._block_size
+        positions = self._positions.ascending
+        for place in range(bisect_right(positions, min(limit, len(keys) * size)) - 1, -1, -1):
+            key = keys[positions[place] // size - 1]
+            if key in counts[key[0] & mask]:
+                return positions[place]
+        return 0
 
 
 def _gallop(counters: _Counters, keys: Sequence[bytes], most: int) -> int:
@@ -104,15 +148,3 @@ def _gallop(counters: _Counters, keys: Sequence[bytes], most: int) -> int:
         else:
             missed = middle
     return found
-
-
-def _scan_back(counters: _Counters, keys: Sequence[bytes], most: int) -> int:
-    """The longest prefix, in blocks up to `most`, with a snapshot at exactly its end; 0 when there is none."""
-    counts, mask = counters.counts, counters.mask
-    if not any(counts):
-        return 0
-    for block in range(most - 1, -1, -1):
-        key = keys[block]
-        if key in counts[key[0] & mask]:
-            return block + 1
-    return 0

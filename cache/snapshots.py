@@ -49,6 +49,9 @@ class SnapshotTree(EntryTable[Snapshot]):
         """A new snapshot, held by nobody but the tree and now the most recently used."""
         return self.insert(Snapshot(key, slot, position, cost))
 
+    def _position(self, entry: Snapshot) -> int:
+        return entry.position
+
     def check(self) -> None:
         super().check()
         for snapshot in self:

@@ -93,7 +93,7 @@ class EntryTable(Generic[E]):
     def insert(self, entry: E) -> E:
         """Attaches an entry whose key is not attached."""
         self._entries[entry.key] = entry
-        self._index.add(self._window, entry.key)
+        self._index.add(self._window, entry.key, self._position(entry))
         if entry.refs == 0:
             self.device.add(entry)
         return entry
@@ -101,7 +101,11 @@ class EntryTable(Generic[E]):
     def detach(self, entry: E) -> None:
         """Forgets an unreferenced entry that has left its order already."""
         del self._entries[entry.key]
-        self._index.remove(self._window, entry.key)
+        self._index.remove(self._window, entry.key, self._position(entry))
+
+    def _position(self, entry: E) -> int:
+        """What the hint index must know of the entry's place in its prompt, in tokens: nothing of a block's."""
+        return 0
 
     def check(self) -> None:
         """Raises CacheCorrupt when an order does not hold exactly the unreferenced entries of its tier, or the index

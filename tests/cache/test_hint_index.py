@@ -24,7 +24,7 @@ def index_of(blocks: int, snapshots: tuple[int, ...] = (), windows: frozenset[Wi
             index.add(Window.ATTENTION, key)
     if Window.RECURRENT in windows:
         for block in snapshots:
-            index.add(Window.RECURRENT, KEYS[block - 1])
+            index.add(Window.RECURRENT, KEYS[block - 1], block * BLOCK)
     return index
 
 
@@ -98,8 +98,8 @@ def test_readers_see_a_possible_prefix_while_it_grows_and_shrinks() -> None:
     for _ in range(200):
         for key in KEYS[8:]:
             index.add(Window.ATTENTION, key)
-        index.add(Window.RECURRENT, KEYS[39])
-        index.remove(Window.RECURRENT, KEYS[39])
+        index.add(Window.RECURRENT, KEYS[39], 40 * BLOCK)
+        index.remove(Window.RECURRENT, KEYS[39], 40 * BLOCK)
         for key in reversed(KEYS[8:]):
             index.remove(Window.ATTENTION, key)
     stop.set()
@@ -108,3 +108,20 @@ def test_readers_see_a_possible_prefix_while_it_grows_and_shrinks() -> None:
     assert not failures
     assert seen <= {8 * BLOCK, 40 * BLOCK}
     assert index.counts(Window.ATTENTION) == dict.fromkeys(KEYS[:8], 1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=60))
+def test_snapshots_come_and_go_at_positions_that_others_share(steps: list[tuple[int, bool]]) -> None:
+    index = HintIndex({Window.RECURRENT}, BLOCK)
+    other = blake2b(b"another chain", digest_size=16).digest()
+    attached: set[tuple[bytes, int]] = set()
+    for block, ours in steps:
+        key = KEYS[block - 1] if ours else other[:-1] + bytes([block])
+        if (key, block) in attached:
+            attached.remove((key, block))
+            index.remove(Window.RECURRENT, key, block * BLOCK)
+        else:
+            attached.add((key, block))
+            index.add(Window.RECURRENT, key, block * BLOCK)
+        expected = max((block for key, block in attached if key == KEYS[block - 1]), default=0)
+        assert index.reach(KEYS, 20 * BLOCK).endpoint == expected * BLOCK
