@@ -1,27 +1,29 @@
-"""A whole stage group in one process, in which the caller chooses what happens next, step by step."""
+"""A whole stage group in one process, in which the caller chooses what happens next."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Iterator, Sequence
 
 from ..admission.capacity import GroupCapacity
 from ..admission.config import AdmissionConfig
 from ..admission.effects import Admitted, Completed, Ended, Progressed, Refusal, StopPlanning
 from ..admission.leader import Leader
-from ..admission.messages import FirstToken, Install, RoundDown, RoundUp
+from ..admission.messages import RoundDown, RoundUp, WaveDone, WaveStarted
+from ..admission.prompt_keys import PromptKeys
 from ..admission.request import Sampling
-from ..admission.snapshot_plan import plan_snapshots, reuse_limit
-from ..cache.answers import NoRoom, Short
-from .rank import Piece, Rank, RankSpec, wire
+from ..admission.snapshot_plan import SnapshotPlanner
+from ..cache.answers import Pull
+from ..engine.publication import Publication
+from ..scheduler.config import SchedulerConfig
+from ..scheduler.planner import Planner
+from .loop import Finished, Grew, Planned, Stopped, Wave
+from .rank import KEYS, Rank, RankSpec, encode, heard_from
+from .witness import Witness, entry_of
 
-
-@dataclass
-class Lane:
-    admitted: Admitted
-    position: int
-    last_wave: int = -1
+EPOCH = 1
+Event = tuple[str, int, Callable[[], object]]
+"""What may happen, on which rank, and how to let it."""
 
 
 def prompt(tokens: Sequence[int]) -> bytes:
@@ -29,34 +31,52 @@ def prompt(tokens: Sequence[int]) -> bytes:
 
 
 class Group:
-    """A real leader, participants and stage caches; LOOP's planner is a list of lanes, and the wires are queues.
+    """A real leader, planner, participants, claims and stage caches. The links between them are queues, and so is what
+    WAVE and LOOP of a rank have for each other: `events` lists what may happen next, in any order.
 
-    What must always hold is checked as it happens: admissions come first come, first served, once each, and every rank
-    then holds the same attempt, endpoint and snapshots.
+    `witness` checks what must always hold, as it happens.
     """
 
-    def __init__(self, specs: Sequence[RankSpec], block_size: int, config: AdmissionConfig) -> None:
-        self.block_size, self.config = block_size, config
-        self.ranks = [Rank(number, spec, block_size) for number, spec in enumerate(specs)]
-        self.leader = Leader(config, 1, [rank.hello() for rank in self.ranks], block_size)
-        self.now = 0.0
-        self.commands: deque[Admitted | StopPlanning] = deque()
-        self.lanes: dict[int, Lane] = {}
-        self.in_flight: deque[int] = deque()
-        self.sent: list[RoundDown] = []
+    def __init__(
+        self,
+        specs: Sequence[RankSpec],
+        block_size: int,
+        config: AdmissionConfig,
+        scheduler: SchedulerConfig,
+        *,
+        batch: int = 64,
+        seed: int = 0,
+    ) -> None:
+        """`batch`: at most so many pages and slots are brought from the host in one step between waves."""
+        self.block_size, self.config, self.now = block_size, config, 0.0
+        leased = config.admission == "lease"
+        chance = random.Random(seed)
+        self.ranks = [
+            Rank(
+                number,
+                len(specs),
+                spec,
+                block_size,
+                leased=leased,
+                planner=None if number else Planner(scheduler, block_size, len(specs)),
+                batch=batch,
+                chance=chance,
+                send=self._sender(number + 1),
+                epoch=EPOCH,
+            )
+            for number, spec in enumerate(specs)
+        ]
+        hellos = [rank.hello() for rank in self.ranks]
+        keys = self.ranks[0].keys if leased else PromptKeys(KEYS, block_size)
+        self.leader = Leader(config, EPOCH, hellos, block_size, scheduler.max_wave_tokens, keys)
+        self.capacity = GroupCapacity(hellos, block_size)
+        self.keys = keys
+        self.witness = Witness(self.leader, self.ranks, config.max_batch)
         self.prompts: dict[str, bytes] = {}
-        self.waiting: list[str] = []
-        """Names submitted and neither admitted nor ended, in order."""
-        self.admitted: dict[str, Admitted] = {}
-        self.completed: dict[str, Completed] = {}
-        self.ended: dict[str, Ended] = {}
-        self.progress: list[Progressed] = []
-        self._last_wave: dict[int, int] = {}
-        self._waves = 0
-
-    @property
-    def installs(self) -> list[Install]:
-        return [install for down in self.sent for install in down.installs]
+        self.sent: list[RoundDown] = []
+        self.keep_sent = False
+        """Whether `sent` is to be filled with every round."""
+        self._publication = Publication(len(specs))
 
     # Front end.
 
@@ -65,161 +85,188 @@ class Group:
         refusal = self.leader.submit(name, tokens, Sampling(), "", "", life, f"handle-{name}", self.now)
         if refusal is None:
             self.prompts[name] = tokens
-            self.waiting.append(name)
+            self.witness.taken(name)
         self.carry_out()
         return refusal
 
     def cancel(self, name: str) -> None:
+        self.witness.cancelled(name)
         self.leader.cancel(name, self.now)
         self.carry_out()
 
-    def release(self, handle: str) -> str:
-        error = self.leader.release_handle(handle, self.now)
+    def release(self, name: str) -> str:
+        """Its handle; an error code, or empty."""
+        error = self.leader.release_handle(f"handle-{name}", self.now)
         self.carry_out()
         return error
+
+    def renew(self, name: str, ttl_s: float) -> str:
+        error = self.leader.renew_handle(f"handle-{name}", ttl_s, self.now)
+        self.carry_out()
+        return error
+
+    def open_pull(self, number: int, name: str) -> Pull:
+        """Reads all of it. Raises what the cache raises."""
+        pull = self.ranks[number].cache.open_pull(f"handle-{name}")
+        self.check_pull(number, name, pull)
+        return pull
+
+    def close_pull(self, number: int, name: str, pull: Pull) -> None:
+        """What was read must still be there."""
+        self.check_pull(number, name, pull)
+        rank = self.ranks[number]
+        assert rank.cache.close_pull(pull.id)
+        rank.loop.mails.append(Grew())
+
+    def check_pull(self, number: int, name: str, pull: Pull) -> None:
+        assert pull.num_tokens == len(self.prompts[name]) // 4
+        self.ranks[number].storage.check_state(pull.pages, pull.slot, self.prompts[name])
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.leader.tick(self.now)
         self.carry_out()
 
-    # Rounds.
+    # What may happen by itself.
+
+    def events(self) -> Iterator[Event]:
+        """All of it but for a round, of which only `broadcast` knows whether it is due."""
+        for number, rank in enumerate(self.ranks):
+            loop = rank.loop
+            if rank.down:
+                yield "receive", number, rank.receive
+            if rank.up:
+                yield "hear", number, lambda number=number: self.hear(number)
+            if loop.mails:
+                yield "post", number, (rank.post if number else self._post_first)
+            if loop.busy:
+                yield "go on", number, loop.go_on
+                continue
+            if loop.inbox:
+                yield "take", number, loop.take
+            if loop.can_bring:
+                yield "bring", number, loop.bring
+            if loop.waves:
+                yield "begin", number, loop.begin
+            if loop.can_plan:
+                yield "plan", number, lambda loop=loop: loop.plan(self.now)
 
     def broadcast(self) -> bool:
+        """Sends the next round, if one is due."""
         down = self.leader.next_round(self.now)
         if down is None:
             return False
-        received = wire(down)
-        assert received == down
-        self.sent.append(down)
-        for rank in self.ranks:
-            rank.rounds.append(down)
+        self.witness.sent(down)
+        if self.keep_sent:
+            self.sent.append(down)
+        frame = encode(down)
+        for rank in self.ranks[1:]:
+            rank.down.append(frame)
+        self._take(self.ranks[0].apply(down))
         return True
 
-    def hear(self, number: int) -> None:
-        up = wire(self.ranks[number].answers.popleft())
-        assert isinstance(up, RoundUp)
-        self.leader.on_round_up(up, self.now)
-        self.carry_out()
-
-    # LOOP of rank 0.
-
-    def take_command(self) -> None:
-        command = self.commands.popleft()
-        match command:
-            case Admitted():
-                self.lanes[command.request.id] = Lane(command, command.endpoint)
-            case StopPlanning():
-                lane = self.lanes.pop(command.request, None)
-                last = lane.last_wave if lane is not None else self._last_wave.get(command.request, -1)
-                self.leader.on_stopped(command.request, last, self.now)
-                self.carry_out()
-
-    def plan(self, budget: int) -> bool:
-        """One wave of at most `budget` tokens (a multiple of the block), if there is room in the ring."""
-        if not self.lanes or len(self.in_flight) >= 2 * len(self.ranks):
-            return False
-        spans: list[Piece] = []
-        for request, lane in list(self.lanes.items()):
-            if budget <= 0:
-                break
-            known = lane.admitted
-            end = min(lane.position + budget, known.num_tokens)
-            last = end == known.num_tokens
-            spans.append(Piece(request, known.attempt, known.endpoint, lane.position, end, last))
-            budget -= end - lane.position
-            lane.position, lane.last_wave = end, self._waves
-            if last:
-                del self.lanes[request]
-                self._last_wave[request] = self._waves
-        self.ranks[0].waves.append((self._waves, tuple(spans)))
-        self.in_flight.append(self._waves)
-        self._waves += 1
-        return True
-
-    # Any rank.
-
-    def forward(self, number: int) -> None:
-        wave, spans = self.ranks[number].forward()
-        if number + 1 < len(self.ranks):
-            self.ranks[number + 1].waves.append((wave, spans))
+    def hear(self, number: int, again: int | None = None) -> None:
+        """The next frame of the rank's up link; or, with `again`, an answer that came before."""
+        rank = self.ranks[number]
+        if again is not None:
+            self._take(heard_from(rank.went_up[again]))
             return
-        assert self.in_flight.popleft() == wave
-        for span in spans:
-            self.leader.on_progress(span.request, span.end)
-            if span.last:
-                self.leader.on_first_token(FirstToken(span.request, 7, -0.5), self.now)
-        self.carry_out()
+        frame = rank.up.popleft()
+        message = heard_from(frame)
+        if isinstance(message, RoundUp):
+            rank.went_up.append(frame)
+        self._take(message)
+
+    def settle(self, steps: int = 100_000) -> None:
+        """Lets everything happen that can, each in its turn, time standing still."""
+        while steps:
+            for _, _, act in list(self.events()):
+                act()
+                steps -= 1
+                break
+            else:
+                if not self.broadcast():
+                    return
+        raise AssertionError("it does not come to rest")
 
     def carry_out(self) -> None:
         for effect in self.leader.take_effects():
             match effect:
                 case Admitted():
-                    self._check_admission(effect)
-                    self.commands.append(effect)
+                    self.witness.admits(effect)
+                    self.ranks[0].loop.put(effect)
                 case StopPlanning():
-                    self.commands.append(effect)
+                    self.ranks[0].loop.put(effect)
                 case Completed():
-                    assert effect.name in self.admitted
-                    self._end(effect.name)
-                    self.completed[effect.name] = effect
+                    self.witness.completes(effect)
                 case Ended():
-                    self._end(effect.name)
-                    self.ended[effect.name] = effect
+                    self.witness.ends(effect)
                 case Progressed():
-                    self.progress.append(effect)
-        assert self.leader.running <= self.config.max_batch
-        assert self.leader.queued == len(self.waiting)
+                    pass
+        self.witness.look()
 
-    def settle(self, budget: int = 16) -> None:
-        """Lets everything happen that can, time standing still."""
-        moved = True
-        while moved:
-            moved = self.broadcast()
-            for number, rank in enumerate(self.ranks):
-                for _ in range(len(rank.rounds)):
-                    rank.apply()
-                    moved = True
-                for _ in range(len(rank.waves)):
-                    self.forward(number)
-                for _ in range(len(rank.unsettled)):
-                    rank.settle()
-                    moved = True
-                rank.report()
-                for _ in range(len(rank.answers)):
-                    self.hear(number)
-                    moved = True
-            while self.commands:
-                self.take_command()
-                moved = True
-            moved = self.plan(budget) or moved
-
-    def head_lacks_room(self) -> bool:
-        """Whether the head of the queue would be turned away if it were tried again now."""
-        tokens = self.prompts[self.waiting[0]]
-        num_tokens = len(tokens) // 4
-        capacity = GroupCapacity([rank.hello() for rank in self.ranks], self.block_size)
-        endpoint = reuse_limit(num_tokens, self.block_size)
+    def lacks_room(self, name: str) -> bool:
+        """Whether a request that waits would be turned away if it were tried again now, with nothing else going on."""
+        entry = entry_of(self.leader, name)
+        assert entry is not None
+        tokens, forks = self.prompts[name], ()
+        if entry.keys:
+            forks = [blocks * self.block_size for blocks in self.leader._policy._forks.forks(entry.keys)]  # pyright: ignore
+        limit = (len(tokens) // 4 - 1) // self.block_size * self.block_size
+        keys = KEYS.block_keys(tokens, self.block_size)
+        endpoint = min(rank.cache.probe(keys, limit).endpoint for rank in self.ranks)
         while True:
-            most = capacity.snapshots_beyond(endpoint, self.config.max_snapshots_per_request)
-            snapshots = plan_snapshots(endpoint, num_tokens, self.config.snapshot_interval, self.block_size, most)
-            answers = [rank.try_claim(tokens, endpoint, snapshots) for rank in self.ranks]
-            short = [answer.endpoint for answer in answers if isinstance(answer, Short)]
-            if not short:
-                return any(isinstance(answer, NoRoom) for answer in answers)
-            endpoint = min(short)
+            snapshots = SnapshotPlanner(self.config, self.capacity).plan(len(tokens) // 4, endpoint, forks)
+            reached = [rank.trial(_TRIAL, tokens, endpoint, snapshots) for rank in self.ranks]
+            for rank in self.ranks:
+                rank.cache.withdraw(_TRIAL)
+            if None in reached:
+                return True
+            lowest = min(reach for reach in reached if reach is not None)
+            if lowest == endpoint:
+                return False
+            endpoint = lowest
 
-    def _check_admission(self, effect: Admitted) -> None:
-        name = effect.request.name
-        assert name not in self.admitted, "admitted twice"
-        assert self.waiting[0] == name, "passed the head of the queue"
-        self.waiting.pop(0)
-        self.admitted[name] = effect
-        sequences = [rank.cache.sequence(effect.request.id) for rank in self.ranks]
-        assert {(s.attempt, s.endpoint) for s in sequences} == {(effect.attempt, effect.endpoint)}
-        assert len({s.planned for s in sequences}) == 1
+    def _sender(self, to: int) -> Callable[[Wave], None]:
+        def send(wave: Wave) -> None:
+            if to < len(self.ranks):
+                self.ranks[to].loop.arrive(wave)
 
-    def _end(self, name: str) -> None:
-        assert name not in self.completed and name not in self.ended, "ended twice"
-        if name in self.waiting:
-            self.waiting.remove(name)
+        return send
+
+    def _post_first(self) -> None:
+        """What LOOP of rank 0 has left for the leader."""
+        rank = self.ranks[0]
+        self._take(rank.loop.mails.popleft())
+        self._take(rank.report())
+
+    def _take(self, message: object) -> None:
+        match message:
+            case RoundUp():
+                self.witness.heard(message)
+                self.leader.on_round_up(message, self.now)
+            case WaveStarted():
+                self.leader.heard(message.rank, self.now, in_wave=True)
+            case WaveDone():
+                self._wave_done(message)
+            case Planned(wave):
+                self._publication.planned(wave.number, tuple((span.request, span.end) for span in wave.spans))
+            case Stopped():
+                self.leader.on_stopped(message.request, message.after_wave, self.now)
+            case _:
+                assert message is None or isinstance(message, Grew)
+        self.carry_out()
+
+    def _wave_done(self, done: WaveDone) -> None:
+        self.leader.heard(done.rank, self.now)
+        if done.rank == len(self.ranks) - 1:
+            self.ranks[0].loop.put(Finished(done.wave))
+        for request, computed in self._publication.done(done.rank, done.wave):
+            self.leader.on_published(request, computed, self.now)
+            self.carry_out()
+        for token in done.first_tokens:
+            self.leader.on_first_token(token, self.now)
+            self.carry_out()
+
+
+_TRIAL = 2_000_000_000

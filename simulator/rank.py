@@ -1,27 +1,47 @@
-"""One simulated rank: a real participant and stage cache, and a pretended forward that checks what it reads."""
+"""One simulated rank: a real participant, claims and stage cache, between WAVE's links and a pretended LOOP."""
 
 from __future__ import annotations
 
+import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import msgspec
 
-from ..admission.messages import FromLeader, Hello, RoundDown, RoundUp, ToLeader
+from ..admission.claims import Claims
+from ..admission.messages import FromLeader, Hello, RoundDown, RoundUp, ToLeader, WaveDone, WaveStarted
 from ..admission.participant import Participant
-from ..cache.answers import Claimed, NoRoom, Short
+from ..admission.prompt_keys import PromptKeys
+from ..cache.answers import NoRoom
+from ..cache.escrow import Floors
+from ..cache.eviction import Retention
 from ..cache.keys import KeySpace
 from ..cache.layout import Window
 from ..cache.stage_cache import StageCache
+from ..scheduler.planner import Planner
+from .loop import Loop, Wave
+from .storage import Storage
+
+KEYS = KeySpace("simulated")
+_FROM_LEADER: msgspec.msgpack.Decoder[FromLeader] = msgspec.msgpack.Decoder(FromLeader)
+_TO_LEADER: msgspec.msgpack.Decoder[ToLeader] = msgspec.msgpack.Decoder(ToLeader)
+_ENCODER = msgspec.msgpack.Encoder()
+_STRANGER = 1_000_000_000
+"""Request ids from here on are known to one rank alone."""
+_REPEATABLE = 6
 
 
 @dataclass(frozen=True)
 class RankSpec:
-    attention: bool
-    recurrent: bool
-    num_pages: int
-    num_slots: int
+    attention: bool = True
+    recurrent: bool = True
+    num_pages: int = 40
+    num_slots: int = 12
+    host_pages: int = 0
+    host_slots: int = 0
+    floors: Floors = Floors()
+    retention: Retention = "lru"
 
     @property
     def windows(self) -> frozenset[Window]:
@@ -29,43 +49,56 @@ class RankSpec:
         return frozenset(window for window, there in present.items() if there)
 
 
-@dataclass(frozen=True)
-class Piece:
-    request: int
-    attempt: int
-    endpoint: int
-    start: int
-    end: int
-    last: bool
+def encode(message: FromLeader | ToLeader) -> bytes:
+    return _ENCODER.encode(message)
 
 
-_DECODER: msgspec.msgpack.Decoder[FromLeader | ToLeader] = msgspec.msgpack.Decoder(FromLeader | ToLeader)
-
-
-def wire(message: FromLeader | ToLeader) -> FromLeader | ToLeader:
-    """The message after a trip over the rounds plane."""
-    return _DECODER.decode(msgspec.msgpack.encode(message))
-
-
-def state_after(tokens: bytes, position: int) -> bytes:
-    """What any storage of exactly `position` tokens must hold: it depends on every token up to there."""
-    return blake2b(tokens[: position * 4], digest_size=8).digest()
+def heard_from(frame: bytes) -> ToLeader:
+    return _TO_LEADER.decode(frame)
 
 
 class Rank:
-    """Rounds and waves wait in `rounds` and `waves` until the caller lets the rank take the next one; its answers wait
-    in `answers`. Every page and slot has contents, so that stale or foreign storage shows at once."""
+    """`down` and `up` are the two links to the leader, first in, first out; rank 0 has none, and is called directly.
+    The last frames that went over either may come again."""
 
-    def __init__(self, number: int, spec: RankSpec, block_size: int, epoch: int = 1) -> None:
-        self.number, self.spec, self._block = number, spec, block_size
-        self.cache = StageCache(spec.windows, spec.num_pages, spec.num_slots, block_size)
-        self.participant = Participant(number, epoch, self.cache, KeySpace("simulated"), block_size)
-        self.rounds: deque[RoundDown] = deque()
-        self.waves: deque[tuple[int, tuple[Piece, ...]]] = deque()
-        self.unsettled: deque[tuple[int, tuple[Piece, ...]]] = deque()
-        self.answers: deque[RoundUp] = deque()
-        self._pages: dict[int, bytes] = {}
-        self._slots: dict[int, bytes] = {}
+    def __init__(
+        self,
+        number: int,
+        ranks: int,
+        spec: RankSpec,
+        block_size: int,
+        *,
+        leased: bool,
+        planner: Planner | None,
+        batch: int,
+        chance: random.Random,
+        send: Callable[[Wave], None],
+        epoch: int = 1,
+    ) -> None:
+        self.number, self.spec, self._block, self._leased = number, spec, block_size, leased
+        self.cache = StageCache(
+            spec.windows,
+            spec.num_pages,
+            spec.num_slots,
+            block_size,
+            host_pages=spec.host_pages,
+            host_slots=spec.host_slots,
+            floors=spec.floors,
+            retention=spec.retention,
+        )
+        self.keys = PromptKeys(KEYS, block_size)
+        hints = self.cache.hint if leased else self.cache.probe
+        self.participant = Participant(number, epoch, self.cache, self.keys, block_size, hints)
+        self.claims = Claims(self.cache)
+        self.storage = Storage(spec.windows, block_size, chance)
+        last = number == ranks - 1
+        on_loop = None if leased else self.participant
+        self.loop = Loop(number, epoch, last, self.cache, self.claims, self.storage, batch, planner, on_loop, send)
+        self.down: deque[bytes] = deque()
+        self.up: deque[bytes] = deque()
+        self.came_down: deque[bytes] = deque(maxlen=_REPEATABLE)
+        self.went_up: deque[bytes] = deque(maxlen=_REPEATABLE)
+        self._strangers = _STRANGER
 
     def hello(self) -> Hello:
         return Hello(
@@ -82,78 +115,77 @@ class Rank:
             transfer_address="",
         )
 
-    def apply(self) -> None:
-        self.answers.append(self.participant.apply(self.rounds.popleft()))
+    # WAVE.
 
-    def report(self) -> bool:
-        report = self.participant.report()
-        if report is not None:
-            self.answers.append(report)
-        return report is not None
+    def apply(self, down: RoundDown) -> RoundUp | None:
+        """The answer; None where LOOP gives it."""
+        if not self._leased:
+            self.loop.put(down)
+            return None
+        up = self.participant.apply(down)
+        for order in self.participant.take_orders():
+            self.loop.put(order)
+        return up
 
-    def forward(self) -> tuple[int, tuple[Piece, ...]]:
-        """Runs the oldest wave; what it computed is not published before `settle`."""
-        wave, spans = self.waves.popleft()
-        for span in spans:
-            self._forward(span, self.participant.request(span.request).tokens)
-        self.unsettled.append((wave, spans))
-        return wave, spans
+    def report(self) -> RoundUp | None:
+        return self.participant.report() if self._leased else None
 
-    def settle(self) -> None:
-        wave, spans = self.unsettled.popleft()
-        for span in spans:
-            self.cache.publish(span.request, span.end)
-            if span.last:
-                self.cache.seal(span.request)
-                self.participant.finished(span.request)
-        self.participant.wave_completed(wave)
+    def receive(self, again: int | None = None) -> None:
+        """The next frame of the down link; or, with `again`, one that came before."""
+        if again is None:
+            self.came_down.append(self.down.popleft())
+        down = _FROM_LEADER.decode(self.came_down[-1 if again is None else again])
+        assert isinstance(down, RoundDown)
+        self._say(self.apply(down))
+        self._say(self.report())
 
-    def check_handle(self, handle: str, tokens: bytes) -> int:
-        """Opens a pull and reads all of it; returns the pull."""
-        pull = self.cache.open_pull(handle)
-        num_tokens = len(tokens) // 4
-        assert pull.num_tokens == num_tokens
-        if self.spec.attention:
-            self._check_pages(pull.pages, tokens, num_tokens)
-        if self.spec.recurrent:
-            assert self._slots[pull.slot] == state_after(tokens, num_tokens)
-        return pull.id
+    def post(self) -> None:
+        """What LOOP has left, on to the leader. Not for rank 0."""
+        mail = self.loop.mails.popleft()
+        if isinstance(mail, RoundUp | WaveStarted | WaveDone):
+            self._say(mail)
+        self._say(self.report())
+
+    def _say(self, message: ToLeader | None) -> None:
+        if message is not None:
+            self.up.append(encode(message))
+
+    # What happens on this rank alone.
+
+    def pressed(self, tokens: int, keep: bytes = b"") -> bool:
+        """Something takes room for so many tokens, evicting others, and gives it back. With `keep`, the beginning of
+        that prompt is left cached, with snapshots. False when there was no room. Only between waves."""
+        prompt = keep or (self._strangers + 1).to_bytes(4, "little") * tokens
+        step = 2 * self._block
+        return self._alone(prompt[: 4 * tokens], tuple(range(step, tokens + 1, step)) if keep else (), bool(keep))
 
     def preload(self, tokens: bytes, upto: int, snapshots: tuple[int, ...] = ()) -> None:
         """Computes the first `upto` tokens, with snapshots at exactly these positions, and leaves them cached."""
-        keys = KeySpace("simulated").block_keys(tokens[: 4 * upto], self._block)
-        self.cache.claim(1_000_000, 1, "preload", keys, upto, 0, snapshots)
-        self._forward(Piece(1_000_000, 1, 0, 0, upto, True), tokens)
-        self.cache.publish(1_000_000, upto)
-        self.cache.seal(1_000_000)
-        self.cache.release_handle("preload")
+        assert self._alone(tokens[: 4 * upto], snapshots, True), "no room"
 
-    def try_claim(self, tokens: bytes, candidate: int, snapshots: tuple[int, ...]) -> Claimed | Short | NoRoom:
-        """What an install would be answered now; nothing is kept."""
-        keys = KeySpace("simulated").block_keys(tokens, self._block)
-        outcome = self.cache.claim(2_000_000, 1, "try", keys, len(tokens) // 4, candidate, snapshots)
-        self.cache.release(2_000_000)
-        return outcome
+    def _alone(self, tokens: bytes, snapshots: tuple[int, ...], computed: bool) -> bool:
+        self._strangers += 1
+        request, end = self._strangers, len(tokens) // 4
+        committed = self.trial(request, tokens, 0, snapshots) is not None
+        if committed:
+            while (moves := self.cache.materialise(request, end)) is not None:
+                self.storage.execute(moves)
+            if computed:
+                self.storage.compute(self.cache.sequence(request), tokens, 0, end)
+                self.cache.publish(request, end)
+        self.cache.release(request)
+        self.loop.tell_of_room()
+        return committed
 
-    def _forward(self, span: Piece, tokens: bytes) -> None:
-        sequence = self.cache.sequence(span.request)
-        assert (sequence.attempt, sequence.endpoint) == (span.attempt, span.endpoint), "not what the ranks committed"
-        if self.spec.attention:
-            self._check_pages(sequence.pages, tokens, span.start)
-            for block in range(span.start // self._block, -(-span.end // self._block)):
-                end = min((block + 1) * self._block, span.end)
-                self._pages[sequence.pages[block]] = state_after(tokens, end)
-        if self.spec.recurrent:
-            if span.start == span.endpoint:
-                resumed = self._slots[sequence.source_slot] if sequence.source_slot >= 0 else state_after(tokens, 0)
-                self._slots[sequence.slot] = resumed
-            assert self._slots[sequence.slot] == state_after(tokens, span.start)
-            for position, slot in sequence.snapshots:
-                if position <= span.end:
-                    self._slots[slot] = state_after(tokens, position)
-            self._slots[sequence.slot] = state_after(tokens, span.end)
-        self.cache.resumed(span.request)
-
-    def _check_pages(self, pages: tuple[int, ...], tokens: bytes, upto: int) -> None:
-        for block in range(-(-upto // self._block)):
-            assert self._pages[pages[block]] == state_after(tokens, min((block + 1) * self._block, upto))
+    def trial(self, request: int, tokens: bytes, candidate: int, snapshots: tuple[int, ...]) -> int | None:
+        """Leases and commits, as an install does; the endpoint, committed where it is the candidate, or None when there
+        is no room. To be released by the caller, whatever it was."""
+        keys, num_tokens = KEYS.block_keys(tokens, self._block), len(tokens) // 4
+        self.cache.lease(request, 1, f"of rank {self.number} alone", keys, num_tokens, candidate)
+        prepared = self.cache.prepare(request, snapshots)
+        if isinstance(prepared, NoRoom):
+            return None
+        if prepared.endpoint < candidate:
+            return prepared.endpoint
+        reach = self.cache.commit(request, candidate, snapshots)
+        return None if isinstance(reach, NoRoom) else reach.endpoint

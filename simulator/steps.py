@@ -1,0 +1,312 @@
+"""A seeded scheduler for a group: each step, one thing that could happen next does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from ..admission.config import AdmissionConfig
+from ..admission.limiter import floors
+from ..cache.answers import Pull
+from ..cache.errors import CacheError
+from ..cache.escrow import Floors
+from ..cache.gauges import CacheGauges
+from ..scheduler.config import SchedulerConfig
+from .group import Event, Group, prompt
+from .rank import RankSpec
+from .witness import entry_of
+
+BLOCK = 4
+_KINDS = [(True, False), (False, True), (True, True), (True, True), (False, False)]
+_WEIGHTS = {"receive": 3, "hear": 4, "post": 4, "take": 5, "bring": 3, "begin": 3, "plan": 3, "go on": 6}
+_RESHUFFLE = 300
+_CHECK = 24
+_DRAIN = 60_000
+
+
+class Chaos:
+    """Sizes, policies, load and order all come from the seed. Raises AssertionError, or what the group raises."""
+
+    def __init__(self, seed: int, ranks: int, admission: str) -> None:
+        self.random = random.Random(f"{seed} {ranks} {admission}")
+        pick = self.random
+        self.group = self._group(ranks, admission)
+        self.seen: Counter[str] = self.group.witness.seen
+        self._trunks = [self._tokens(pick.randint(8, 48)) for _ in range(3)]
+        self._names: list[str] = []
+        self._pulls: list[tuple[int, str, Pull]] = []
+        self._paces: dict[tuple[str, int], float] = {}
+        self.steps = 0
+        least = pick.choice([0.3, 1.0, 3.0])
+        self._outside: list[tuple[Callable[[], object], float]] = [
+            (self._round, 4.0),
+            (self._submit, 1.2 * least),
+            (self._cancel, 0.25 * least),
+            (self._release, 0.5),
+            (self._renew, 0.15),
+            (self._pull, 0.5),
+            (self._again, 0.6),
+            (self._evict, 0.3 * pick.choice([0, 1, 2])),
+            (self._reset, 0.02),
+            (self._time, 0.8),
+        ]
+
+    def _group(self, ranks: int, admission: str) -> Group:
+        pick = self.random
+        scheduler = SchedulerConfig(
+            policy=pick.choice(["static", "static", "mpu"]),
+            max_wave_tokens=(most := BLOCK * pick.randint(1, 8)),
+            min_wave_tokens=BLOCK * pick.randint(1, most // BLOCK),
+        )
+        config = AdmissionConfig.model_validate(
+            {
+                "admission": admission,
+                "max_batch": pick.randint(1, 6),
+                "max_queue": pick.randint(3, 10),
+                "headroom": pick.choice([0.0, 0.2, 1.0]),
+                "herd_wait_s": pick.choice([0.0, 2.0, 10.0, 10.0]),
+                "herd_min_tokens": pick.choice([1, 2 * BLOCK]),
+                "fork_memory_blocks": pick.choice([0, 40, 10_000]),
+                "snapshot_interval": BLOCK * pick.choice([2, 4]),
+                "max_snapshots_per_request": pick.randint(0, 5),
+                "default_ttl_s": 6.0,
+                "max_ttl_s": 20.0,
+                "round_interval_s": 4.0,
+                "rank_silence_s": 3600.0,
+            }
+        )
+        kinds = [pick.choice(_KINDS) for _ in range(ranks)]
+        if not any(attention or recurrent for attention, recurrent in kinds):
+            kinds[0] = (True, True)
+        host = pick.random() < 0.7
+        specs = [self._spec(kind, config, 2 * ranks * most, host=host) for kind in kinds]
+        return Group(specs, BLOCK, config, scheduler, batch=pick.choice([1, 2, 64]), seed=pick.randrange(2**30))
+
+    def _spec(self, kind: tuple[bool, bool], config: AdmissionConfig, fill: int, *, host: bool) -> RankSpec:
+        pick = self.random
+        pages, slots = pick.randint(8, 40), pick.randint(2, 12)
+        return RankSpec(
+            *kind,
+            num_pages=pages,
+            num_slots=slots,
+            host_pages=pick.choice([0, pick.randint(1, 30)]) if host else 0,
+            host_slots=pick.choice([0, pick.randint(1, 6)]) if host else 0,
+            floors=floors(config, pages, slots, BLOCK, fill) if config.admission == "lease" else Floors(),
+            retention=pick.choice(["lru", "cost"]),
+        )
+
+    # One step.
+
+    def step(self) -> None:
+        if self.steps % _RESHUFFLE == 0:
+            # Now and then another rank, or another link of it, is the slow one.
+            self._paces = {}
+        self.steps += 1
+        events = list(self.group.events())
+        weights = [self._pace(event) for event in events]
+        weights += [weight for _, weight in self._outside]
+        acts = [act for _, _, act in events]
+        acts += [act for act, _ in self._outside]
+        (act,) = self.random.choices(acts, weights)
+        act()
+        if self.steps % _CHECK == 0:
+            self.random.choice(self.group.ranks).cache.check()
+
+    def _pace(self, event: Event) -> float:
+        kind, number, _ = event
+        pace = self._paces.get((kind, number))
+        if pace is None:
+            pace = self._paces[kind, number] = _WEIGHTS[kind] * self.random.choice([0.05, 0.5, 1, 1, 1, 3])
+        return pace
+
+    def drain(self) -> None:
+        """Nothing comes from outside any more but time: all that was submitted comes to its end, and what waits then
+        waits only for what others hold. Afterwards nothing is left anywhere."""
+        group = self.group
+        for number, name, pull in self._pulls:
+            group.close_pull(number, name, pull)
+        self._pulls.clear()
+        for _ in range(_DRAIN):
+            if self._rest():
+                continue
+            if not group.leader.queued and not group.leader.handles:
+                break
+            assert group.leader.running == 0, "what was admitted does not finish"
+            if group.leader.queued:
+                name = next(iter(group.witness.waiting))
+                assert group.lacks_room(name), f"{name}, first in the queue, waits for what it could have"
+                assert group.leader.handles, f"{name}, first in the queue, waits for ever"
+            if group.leader.handles and self.random.random() < 0.5:
+                group.release(self.random.choice([n for n in group.witness.completed if self._lives(n)]))
+                continue
+            due = group.leader.next_deadline()
+            assert due is not None and due > group.now
+            group.pass_time(due - group.now)
+        else:
+            raise AssertionError("it does not come to an end")
+        self._nothing_left()
+
+    def _lives(self, name: str) -> bool:
+        return not isinstance(self.group.leader.handle_info(f"handle-{name}", self.group.now), str)
+
+    def _rest(self) -> bool:
+        """Something that can happen by itself; False when nothing can."""
+        events = list(self.group.events())
+        if not events:
+            return self.group.broadcast()
+        _, _, act = self.random.choice(events)
+        act()
+        if self.random.random() < 0.2:
+            self.group.broadcast()
+        return True
+
+    def _nothing_left(self) -> None:
+        group = self.group
+        witness = group.witness
+        assert witness.submitted == {*witness.completed, *witness.ended}
+        assert len(witness.completed) + len(witness.ended) == len(witness.submitted)
+        assert (group.leader.queued, group.leader.running, group.leader.handles) == (0, 0, 0)
+        for rank in group.ranks:
+            rank.cache.check()
+            gauges = rank.cache.gauges()
+            for window in ("pages", "slots", "host_pages", "host_slots"):
+                total, free, reclaimable = (getattr(gauges, f"{window}_{kind}") for kind in _COUNTS)
+                assert total == free + reclaimable, f"rank {rank.number}: {gauges}"
+            assert (gauges.leases, gauges.escrows, gauges.handles, gauges.pulls) == (0, 0, 0, 0)
+            assert (gauges.pages_promised, gauges.slots_promised) == (0, 0)
+            assert (rank.participant.known, rank.participant.admitted, len(rank.claims), len(rank.keys)) == (0, 0, 0, 0)
+            self._count(gauges)
+        number = group.leader.reset(group.now)
+        while self._rest():
+            pass
+        assert group.leader.all_answered(number)
+        for rank, heard in zip(group.ranks, group.leader.gauges, strict=True):
+            assert rank.cache.gauges() == heard
+            assert (heard.pages_free, heard.slots_free) == (heard.pages_total, heard.slots_total)
+            assert (heard.host_pages_free, heard.host_slots_free) == (heard.host_pages_total, heard.host_slots_total)
+            for window in rank.spec.windows:
+                assert not rank.cache.index.counts(window)
+
+    def _count(self, gauges: CacheGauges) -> None:
+        self.seen["offloaded"] += gauges.offloaded
+        self.seen["onboarded"] += gauges.onboarded
+        self.seen["dropped"] += gauges.dropped
+
+    # What comes from outside.
+
+    def _round(self) -> None:
+        self.group.broadcast()
+
+    def _submit(self) -> None:
+        copies = 1 if self.random.random() < 0.9 else self.random.randint(2, 4)
+        tokens = self._prompt()
+        for _ in range(copies):
+            name = f"r{len(self._names)}"
+            own = tokens + self._tokens(self.random.choice([0, 0, 3])) if copies > 1 else tokens
+            refusal = self.group.submit(name, prompt(own))
+            self._names.append(name)
+            if refusal is not None:
+                self.seen[f"refused: {refusal.code}"] += 1
+
+    def _prompt(self) -> list[int]:
+        pick = self.random
+        kind = pick.random()
+        if kind < 0.06:
+            return self._tokens(pick.randint(1, 3))
+        if kind < 0.12:
+            return self._tokens(min(self.group.leader.max_prompt_tokens, 160) + pick.choice([0, 0, -1, 1]))
+        if kind < 0.2 and self.group.prompts:
+            tokens = self.group.prompts[pick.choice(list(self.group.prompts)[-6:])]
+            return [int.from_bytes(tokens[at : at + 4], "little") for at in range(0, len(tokens), 4)]
+        if kind < 0.25:
+            self._trunks[pick.randrange(len(self._trunks))] = self._tokens(pick.randint(8, 48))
+        trunk = pick.choice(self._trunks)
+        tokens = trunk[: pick.randint(0, len(trunk))] if pick.random() < 0.5 else trunk
+        return (tokens + self._tokens(pick.choice([0, 1, 3, 4, 9]))) or [1]
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self.random.randrange(1000) for _ in range(count)]
+
+    def _cancel(self) -> None:
+        witness = self.group.witness
+        known = [*witness.waiting, *(n for n in list(witness.admitted)[-4:] if n not in witness.ended)]
+        if known:
+            self.group.cancel(self.random.choice(known[-6:]))
+
+    def _release(self) -> None:
+        name = self._finished(8)
+        if name:
+            error = self.group.release(name)
+            assert error in ("", "expired_handle")
+            self.seen["released handles"] += not error
+
+    def _renew(self) -> None:
+        name = self._finished(8)
+        if name:
+            error = self.group.renew(name, 5.0)
+            assert error in ("", "expired_handle")
+            self.seen["renewed handles"] += not error
+
+    def _pull(self) -> None:
+        if self._pulls and self.random.random() < 0.6:
+            self.group.close_pull(*self._pulls.pop(self.random.randrange(len(self._pulls))))
+        elif name := self._finished(4):
+            number = self.random.randrange(len(self.group.ranks))
+            try:
+                pull = self.group.open_pull(number, name)
+            except CacheError as error:
+                self.seen[f"pull refused: {type(error).__name__}"] += 1
+            else:
+                self._pulls.append((number, name, pull))
+                self.seen["pulls"] += 1
+
+    def _finished(self, newest: int) -> str:
+        completed = list(self.group.witness.completed)[-newest:]
+        return self.random.choice(completed) if completed else ""
+
+    def _again(self) -> None:
+        """A frame comes once more, down or up."""
+        rank = self.random.choice(self.group.ranks)
+        if self.random.random() < 0.5:
+            if rank.came_down:
+                rank.receive(again=self.random.randrange(len(rank.came_down)))
+                self.seen["repeated down"] += 1
+        elif rank.went_up:
+            self.group.hear(rank.number, again=self.random.randrange(len(rank.went_up)))
+            self.seen["repeated up"] += 1
+
+    def _evict(self) -> None:
+        """One rank alone loses, or gains, something to reuse, so that ranks differ."""
+        rank = self.random.choice(self.group.ranks)
+        if rank.loop.busy or not rank.spec.windows:
+            return
+        if self.random.random() < 0.1:
+            rank.cache.reset()
+            rank.loop.tell_of_room()
+            return
+        trunk = self.random.choice(self._trunks)
+        keep = prompt(trunk) if self.random.random() < 0.4 else b""
+        most = min(len(trunk), BLOCK * rank.spec.num_pages, BLOCK * rank.spec.num_slots)
+        self.seen["pressed"] += rank.pressed(self.random.randint(1, most), keep)
+
+    def _reset(self) -> None:
+        self.group.leader.reset(self.group.now)
+        self.group.carry_out()
+
+    def _time(self) -> None:
+        pick = self.random
+        due = self.group.leader.next_deadline()
+        if due is not None and due > self.group.now and pick.random() < 0.2:
+            self.group.pass_time(due - self.group.now)
+        else:
+            self.group.pass_time(pick.choice([0.01, 0.1, 0.5]))
+
+
+def entry_state(group: Group, name: str) -> str:
+    """How far the leader is with a request; empty when it has ended."""
+    entry = entry_of(group.leader, name)
+    return "" if entry is None else entry.state.value
+
+
+_COUNTS = ("total", "free", "reclaimable")
