@@ -34,6 +34,15 @@ class WaveFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTimed:
+    """Rank 0: the stage took `seconds` of forward for the wave."""
+
+    rank: int
+    wave: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityGrew:
     """To whoever owns the participant: pages or slots may have become free; a blocked leader wants to know."""
 
@@ -60,7 +69,7 @@ class WavePlanned:
 
 
 FromLoop = RoundUp | WavePlanned | WaveStarted | WaveDone | Failed | Stopped | CapacityGrew | Leave
-Control = Order | RoundDown | Admitted | StopPlanning | WaveFinished | CapacityGrew | Leave
+Control = Order | RoundDown | Admitted | StopPlanning | StageTimed | WaveFinished | CapacityGrew | Leave
 ToLoop = Control | WaveArrived
 
 

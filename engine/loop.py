@@ -23,6 +23,7 @@ from .inbox import (
     FromLoop,
     Leave,
     LoopInbox,
+    StageTimed,
     Stopped,
     WakingQueue,
     WaveFinished,
@@ -118,6 +119,8 @@ class Loop:
                 self._admitted[event.request.id] = event
             case StopPlanning():
                 self._to_wave.put(Stopped(event.request, self._stop(event.request)))
+            case StageTimed():
+                self._planned().observe(event.rank, event.wave, event.seconds)
             case WaveFinished():
                 self._planned().complete(event.wave)
             case CapacityGrew() | Leave():

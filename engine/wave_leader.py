@@ -19,6 +19,7 @@ from .inbox import (
     FromLoop,
     Leave,
     LoopInbox,
+    StageTimed,
     Stopped,
     WakingQueue,
     WaveFinished,
@@ -168,6 +169,7 @@ class LeaderWave:
             raise RuntimeError(f"rank {done.rank} reports a wave of epoch {done.epoch}, this is {self._view.epoch}")
         self._view.wave_done(done)
         self._leader.heard(done.rank, now)
+        self._inbox.put(StageTimed(done.rank, done.wave, done.stage_time))
         if done.rank == self._view.size - 1:
             self._inbox.put(WaveFinished(done.wave))
         for request, computed in self._publication.done(done.rank, done.wave):

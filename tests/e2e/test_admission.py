@@ -52,9 +52,9 @@ GROUPS = [
     Group("demo-hybrid", 2, "34,26", "14,18", "24,12", "6,10"),
     Group("demo-hybrid", 3, "40,30,24", "16,12,14", "8,16,24", "10,4,6"),
     Group("demo-hybrid", 4, "40,26,40,34", "12,16,14,18", "8,16,8,24", "12,6,8,4"),
-    Group("demo", 2, "26,20", "8,8", "12,8", "0,0"),
-    Group("demo", 3, "20,26,22", "8,8,8", "8,12,4", "0,0,0"),
-    Group("demo", 4, "26,20,22,24", "8,8,8,8", "12,4,8,6", "0,0,0,0"),
+    Group("demo", 2, "13,10", "8,8", "4,3", "0,0"),
+    Group("demo", 3, "10,13,11", "8,8,8", "3,4,2", "0,0,0"),
+    Group("demo", 4, "13,10,11,12", "8,8,8,8", "4,2,3,3", "0,0,0,0"),
     Group("kimi-KKKA", 2, "30,26", "12,16", "16,12", "8,6", "lockstep"),
     Group("qwen3", 3, "30,24,26", "8,8,8", "16,8,4", "0,0,0", "lockstep"),
 ]
@@ -75,7 +75,7 @@ class Pressure:
             return tuple(rng.randrange(3, vocabulary) for _ in range(length))
 
         # 135M parameters take a CPU seconds a prompt.
-        stems, tails, longest = (3, 2, 64) if subject.name == "demo" else (4, 4, 160)
+        stems, tails, longest = (4, 2, 64) if subject.name == "demo" else (4, 4, 160)
         self.prompts = [stem + text(9 + 7 * tail) for stem in map(text, [longest] * stems) for tail in range(tails)]
         rng.shuffle(self.prompts)
 
