@@ -17,13 +17,14 @@ STAMP := $(VENV)/installed
 FOLDERS := server engine cache admission scheduler models client simulator bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo bench test check format clean
+.PHONY: help install serve demo bench simulate test check format clean
 
 help:
 	@echo "make serve    serve $(MODEL) on $(PP) stages at http://$(HOST):$(PORT) (MODEL= PP= PORT= ARGS=)"
 	@echo "make demo     prefill a prompt, pull its state into a decode process, print the continuation"
 	@echo "make test     all tests"
 	@echo "make bench    prefill throughput beside transformers' own"
+	@echo "make simulate attack a simulated group with random orders of events (ARGS=\"--minutes 5\")"
 	@echo "make check    ruff and basedpyright"
 	@echo "make install  the environment, in $(VENV) (the others do this by themselves)"
 
@@ -50,6 +51,10 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(RUN)/python -m wavepp.bench.prefill --model $(MODEL) $(ARGS)
+
+simulate: ARGS := $(or $(ARGS),--minutes 5)
+simulate: $(STAMP)
+	$(RUN)/python -m wavepp.simulator.campaign $(ARGS)
 
 test: $(STAMP)
 	$(RUN)/python -m pytest $(ARGS)

@@ -1,7 +1,7 @@
 """Attacks the admission of simulated groups with seeded orders of events, until the time is up or something breaks.
 
-    python -m wavepp.simulator.campaign --minutes 5
-    python -m wavepp.simulator.campaign --seed 7 --ranks 3 --steps 2000 --admission lease      one seed again
+python -m wavepp.simulator.campaign --minutes 5
+python -m wavepp.simulator.campaign --seed 7 --ranks 3 --steps 2000 --admission lease      one seed again
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Trial:
         )
 
 
-class TrialFailure(Exception):
+class TrialError(Exception):
     """What broke, and the command that breaks it again."""
 
 
 def run(trial: Trial) -> Counter[str]:
-    """How often everything happened. Raises TrialFailure."""
+    """How often everything happened. Raises TrialError."""
     chaos = Chaos(trial.seed, trial.ranks, trial.admission)
     try:
         for _ in range(trial.steps):
@@ -52,7 +52,7 @@ def run(trial: Trial) -> Counter[str]:
         chaos.drain()
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        raise TrialFailure(f"{what}\nafter {chaos.steps} steps; again with:\n  {trial.command}") from error
+        raise TrialError(f"{what}\nafter {chaos.steps} steps; again with:\n  {trial.command}") from error
     return chaos.seen
 
 
@@ -75,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ranks = [args.ranks] if args.ranks else list(RANKS)
     policies = [args.admission] if args.admission else list(POLICIES)
     if args.seed is not None:
-        wanted = iter([Trial(args.seed, ranks[args.seed % len(ranks)], args.steps, policies[0 if args.seed % 3 else -1])])
+        wanted = iter(
+            [Trial(args.seed, ranks[args.seed % len(ranks)], args.steps, policies[0 if args.seed % 3 else -1])]
+        )
     else:
         wanted = trials(args.first, ranks, args.steps, policies)
     return campaign(wanted, args.minutes)
@@ -89,7 +91,7 @@ def campaign(wanted: Iterator[Trial], minutes: float) -> int:
     for trial in wanted:
         try:
             seen += run(trial)
-        except TrialFailure as failure:
+        except TrialError as failure:
             traceback.print_exception(failure.__cause__)
             print(f"seed {trial.seed} failed: {failure}", flush=True)
             return 1
@@ -97,7 +99,9 @@ def campaign(wanted: Iterator[Trial], minutes: float) -> int:
         over = now - began >= 60 * minutes
         if over or now - told >= 5:
             told = now
-            print(f"{now - began:6.0f} s: {seeds} seeds, {steps} steps, {steps / (now - began):.0f} a second", flush=True)
+            print(
+                f"{now - began:6.0f} s: {seeds} seeds, {steps} steps, {steps / (now - began):.0f} a second", flush=True
+            )
         if over:
             break
     print(f"no failure in {seeds} seeds, {steps} steps")

@@ -116,7 +116,7 @@ class Group:
         self.check_pull(number, name, pull)
         rank = self.ranks[number]
         assert rank.cache.close_pull(pull.id)
-        rank.loop.mails.append(Grew())
+        rank.grew()
 
     def check_pull(self, number: int, name: str, pull: Pull) -> None:
         assert pull.num_tokens == len(self.prompts[name]) // 4

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from ..admission.claim import Drop, Grant, Order, Retract
 from ..admission.claim import Claim as Claimed
+from ..admission.claim import Drop, Grant, Order, Retract
 from ..admission.claims import Claims
 from ..admission.effects import Admitted, StopPlanning
 from ..admission.messages import FirstToken, RoundDown, RoundUp, WaveDone, WaveStarted
@@ -63,7 +63,7 @@ class Grew:
 Mail = RoundUp | Planned | WaveStarted | WaveDone | Stopped | Grew
 """From LOOP to its rank's WAVE."""
 
-Control = Order | RoundDown | Admitted | StopPlanning | Finished
+Control = Order | RoundDown | Admitted | StopPlanning | Finished | Grew
 """From WAVE to its rank's LOOP."""
 
 
@@ -105,9 +105,7 @@ class Loop:
     def can_bring(self) -> bool:
         """Whether an admitted prefix is not on the device; on rank 0 none that is stopped."""
         granted = self._claims.granted()
-        return bool(granted) and (
-            self.planner is None or any(claim.request.id in self._admitted for claim in granted)
-        )
+        return bool(granted) and (self.planner is None or any(claim.request.id in self._admitted for claim in granted))
 
     @property
     def can_plan(self) -> bool:
@@ -143,6 +141,8 @@ class Loop:
             case Finished(wave):
                 assert self.planner is not None
                 self.planner.complete(wave)
+            case Grew():
+                pass
         self.tell_of_room()
 
     def bring(self) -> None:

@@ -20,7 +20,7 @@ from ..cache.keys import KeySpace
 from ..cache.layout import Window
 from ..cache.stage_cache import StageCache
 from ..scheduler.planner import Planner
-from .loop import Loop, Wave
+from .loop import Grew, Loop, Wave
 from .storage import Storage
 
 KEYS = KeySpace("simulated")
@@ -30,6 +30,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _STRANGER = 1_000_000_000
 """Request ids from here on are known to one rank alone."""
 _REPEATABLE = 6
+_NO_FLOORS = Floors()
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RankSpec:
     num_slots: int = 12
     host_pages: int = 0
     host_slots: int = 0
-    floors: Floors = Floors()
+    floors: Floors = _NO_FLOORS
     retention: Retention = "lru"
 
     @property
@@ -145,6 +146,13 @@ class Rank:
         if isinstance(mail, RoundUp | WaveStarted | WaveDone):
             self._say(mail)
         self._say(self.report())
+
+    def grew(self) -> None:
+        """A pull that was closed may have left room: whoever speaks for this rank is woken."""
+        if self._leased:
+            self.loop.mails.append(Grew())
+        else:
+            self.loop.put(Grew())
 
     def _say(self, message: ToLeader | None) -> None:
         if message is not None:

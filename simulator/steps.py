@@ -10,7 +10,6 @@ from ..admission.config import AdmissionConfig
 from ..admission.limiter import floors
 from ..cache.answers import Pull
 from ..cache.errors import CacheError
-from ..cache.escrow import Floors
 from ..cache.gauges import CacheGauges
 from ..scheduler.config import SchedulerConfig
 from .group import Event, Group, prompt
@@ -20,9 +19,11 @@ from .witness import entry_of
 BLOCK = 4
 _KINDS = [(True, False), (False, True), (True, True), (True, True), (False, False)]
 _WEIGHTS = {"receive": 3, "hear": 4, "post": 4, "take": 5, "bring": 3, "begin": 3, "plan": 3, "go on": 6}
+_ROUND = 0.15
 _RESHUFFLE = 300
 _CHECK = 24
 _DRAIN = 60_000
+_COUNTS = ("total", "free", "reclaimable")
 
 
 class Chaos:
@@ -38,19 +39,21 @@ class Chaos:
         self._pulls: list[tuple[int, str, Pull]] = []
         self._paces: dict[tuple[str, int], float] = {}
         self.steps = 0
-        least = pick.choice([0.3, 1.0, 3.0])
-        self._outside: list[tuple[Callable[[], object], float]] = [
-            (self._round, 4.0),
-            (self._submit, 1.2 * least),
-            (self._cancel, 0.25 * least),
-            (self._release, 0.5),
-            (self._renew, 0.15),
-            (self._pull, 0.5),
-            (self._again, 0.6),
-            (self._evict, 0.3 * pick.choice([0, 1, 2])),
-            (self._reset, 0.02),
-            (self._time, 0.8),
-        ]
+        self._busyness = pick.choice([0.2, 0.4, 0.8]) / (1 + ranks)
+        """What share of the steps comes from outside."""
+        evicting = pick.choice([0, 0.5, 1, 3])
+        outside: dict[Callable[[], object], float] = {
+            self._submit: 3,
+            self._cancel: pick.choice([0.1, 0.6]),
+            self._release: 3,
+            self._renew: 0.2,
+            self._pull: 1.5,
+            self._again: 2,
+            self._evict: evicting,
+            self._reset: 0.02,
+            self._time: 3,
+        }
+        self._outside, self._outside_weights = list(outside), list(outside.values())
 
     def _group(self, ranks: int, admission: str) -> Group:
         pick = self.random
@@ -69,14 +72,16 @@ class Chaos:
                 "herd_min_tokens": pick.choice([1, 2 * BLOCK]),
                 "fork_memory_blocks": pick.choice([0, 40, 10_000]),
                 "snapshot_interval": BLOCK * pick.choice([2, 4]),
-                "max_snapshots_per_request": pick.randint(0, 5),
-                "default_ttl_s": 6.0,
+                "max_snapshots_per_request": pick.choice([0, 1, 2, 3, 5, 5]),
+                "default_ttl_s": pick.choice([2.0, 6.0]),
                 "max_ttl_s": 20.0,
                 "round_interval_s": 4.0,
                 "rank_silence_s": 3600.0,
             }
         )
-        kinds = [pick.choice(_KINDS) for _ in range(ranks)]
+        kinds = (
+            [pick.choice(_KINDS) for _ in range(ranks)] if pick.random() < 0.5 else [pick.choice(_KINDS[:3])] * ranks
+        )
         if not any(attention or recurrent for attention, recurrent in kinds):
             kinds[0] = (True, True)
         host = pick.random() < 0.7
@@ -85,14 +90,14 @@ class Chaos:
 
     def _spec(self, kind: tuple[bool, bool], config: AdmissionConfig, fill: int, *, host: bool) -> RankSpec:
         pick = self.random
-        pages, slots = pick.randint(8, 40), pick.randint(2, 12)
+        pages, slots = pick.randint(8, 40), pick.randint(2, 16)
         return RankSpec(
             *kind,
             num_pages=pages,
             num_slots=slots,
             host_pages=pick.choice([0, pick.randint(1, 30)]) if host else 0,
             host_slots=pick.choice([0, pick.randint(1, 6)]) if host else 0,
-            floors=floors(config, pages, slots, BLOCK, fill) if config.admission == "lease" else Floors(),
+            floors=floors(config, pages, slots, BLOCK, fill),
             retention=pick.choice(["lru", "cost"]),
         )
 
@@ -103,15 +108,22 @@ class Chaos:
             # Now and then another rank, or another link of it, is the slow one.
             self._paces = {}
         self.steps += 1
-        events = list(self.group.events())
-        weights = [self._pace(event) for event in events]
-        weights += [weight for _, weight in self._outside]
-        acts = [act for _, _, act in events]
-        acts += [act for act, _ in self._outside]
-        (act,) = self.random.choices(acts, weights)
-        act()
+        inside = self.random.random() >= self._busyness
+        if not inside or not self._happen():
+            (act,) = self.random.choices(self._outside, self._outside_weights)
+            act()
         if self.steps % _CHECK == 0:
             self.random.choice(self.group.ranks).cache.check()
+
+    def _happen(self) -> bool:
+        """Something that can happen by itself; False when nothing can."""
+        events = list(self.group.events())
+        if (not events or self.random.random() < _ROUND) and self.group.broadcast():
+            return True
+        if events:
+            ((_, _, act),) = self.random.choices(events, [self._pace(event) for event in events])
+            act()
+        return bool(events)
 
     def _pace(self, event: Event) -> float:
         kind, number, _ = event
@@ -128,7 +140,7 @@ class Chaos:
             group.close_pull(number, name, pull)
         self._pulls.clear()
         for _ in range(_DRAIN):
-            if self._rest():
+            if self._happen():
                 continue
             if not group.leader.queued and not group.leader.handles:
                 break
@@ -143,23 +155,15 @@ class Chaos:
             due = group.leader.next_deadline()
             assert due is not None and due > group.now
             group.pass_time(due - group.now)
+            assert not group.leader.silent_ranks(group.now), "a rank owes what it will never give"
         else:
             raise AssertionError("it does not come to an end")
         self._nothing_left()
 
     def _lives(self, name: str) -> bool:
-        return not isinstance(self.group.leader.handle_info(f"handle-{name}", self.group.now), str)
-
-    def _rest(self) -> bool:
-        """Something that can happen by itself; False when nothing can."""
-        events = list(self.group.events())
-        if not events:
-            return self.group.broadcast()
-        _, _, act = self.random.choice(events)
-        act()
-        if self.random.random() < 0.2:
-            self.group.broadcast()
-        return True
+        alive = self.group.leader.handle_info(f"handle-{name}", self.group.now)
+        self.group.carry_out()
+        return not isinstance(alive, str)
 
     def _nothing_left(self) -> None:
         group = self.group
@@ -178,7 +182,7 @@ class Chaos:
             assert (rank.participant.known, rank.participant.admitted, len(rank.claims), len(rank.keys)) == (0, 0, 0, 0)
             self._count(gauges)
         number = group.leader.reset(group.now)
-        while self._rest():
+        while self._happen():
             pass
         assert group.leader.all_answered(number)
         for rank, heard in zip(group.ranks, group.leader.gauges, strict=True):
@@ -195,10 +199,9 @@ class Chaos:
 
     # What comes from outside.
 
-    def _round(self) -> None:
-        self.group.broadcast()
-
     def _submit(self) -> None:
+        if self.group.leader.queued >= self.group.config.max_queue and self.random.random() < 0.95:
+            return
         copies = 1 if self.random.random() < 0.9 else self.random.randint(2, 4)
         tokens = self._prompt()
         for _ in range(copies):
@@ -262,7 +265,10 @@ class Chaos:
                 self.seen["pulls"] += 1
 
     def _finished(self, newest: int) -> str:
+        """One whose handle is alive, mostly; empty when there is none."""
         completed = list(self.group.witness.completed)[-newest:]
+        if self.random.random() < 0.95:
+            completed = [name for name in completed if self._lives(name)]
         return self.random.choice(completed) if completed else ""
 
     def _again(self) -> None:
@@ -307,6 +313,3 @@ def entry_state(group: Group, name: str) -> str:
     """How far the leader is with a request; empty when it has ended."""
     entry = entry_of(group.leader, name)
     return "" if entry is None else entry.state.value
-
-
-_COUNTS = ("total", "free", "reclaimable")

@@ -1,4 +1,4 @@
-"""Pretended contents of one rank's pages and slots, on the device and on the host, so that stale or foreign storage shows."""
+"""Pretended contents of one rank's pages and slots, on both tiers, so that stale or foreign storage shows."""
 
 from __future__ import annotations
 

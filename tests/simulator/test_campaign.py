@@ -1,0 +1,76 @@
+"""Whatever the order in which messages, waves, copies, pulls, cancels and expiries happen, the group stays consistent."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from wavepp.simulator import campaign
+from wavepp.simulator.campaign import Trial, TrialError, run
+
+STEPS = 2_000
+TRIALS = [Trial(seed, 2 + seed % 7, STEPS, "lockstep" if seed % 3 == 0 else "lease") for seed in range(56)]
+MUST_HAPPEN = [
+    "admitted",
+    "reused",
+    "completed",
+    "trims",
+    "released and lowered",
+    "blocked votes",
+    "lacked room",
+    "asked again",
+    "repeated down",
+    "repeated up",
+    "offloaded",
+    "onboarded",
+    "dropped",
+    "herd holds",
+    "passed the held",
+    "cancelled queued",
+    "cancelled probing",
+    "cancelled held",
+    "cancelled installing",
+    "cancelled running",
+    "cancelled stopping",
+    "cancelled finished",
+    "released handles",
+    "renewed handles",
+    "pulls",
+    "pressed",
+    "resets",
+]
+
+
+def test_any_order_of_events_leaves_every_rank_agreed_and_nothing_behind() -> None:
+    assert sum(trial.steps for trial in TRIALS) >= 100_000
+    seen: Counter[str] = Counter()
+    for trial in TRIALS:
+        seen += run(trial)
+    assert not [what for what in MUST_HAPPEN if not seen[what]], f"never happened; what did: {seen}"
+
+
+@pytest.mark.parametrize("admission", ["lease", "lockstep"])
+def test_one_rank_alone_is_a_group_too(admission: str) -> None:
+    seen = run(Trial(1, 1, STEPS, admission))
+    assert seen["completed"]
+
+
+def test_a_seed_happens_the_same_way_every_time() -> None:
+    trial = Trial(5, 3, 600, "lease")
+    assert run(trial) == run(trial)
+
+
+def test_a_failure_says_how_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = Trial(5, 3, 600, "lease")
+
+    def broken(self: campaign.Chaos) -> None:
+        self.steps += 1
+        assert self.steps < 40, "broken on purpose"
+
+    monkeypatch.setattr(campaign.Chaos, "step", broken)
+    with pytest.raises(TrialError, match="broken on purpose"):
+        run(trial)
+    assert campaign.main(trial.command.split()[3:]) == 1
+    assert f"{trial.command}\n" in capsys.readouterr().out
