@@ -162,10 +162,10 @@ class Rank:
 
     def pressed(self, tokens: int, keep: bytes = b"") -> bool:
         """Something takes room for so many tokens, evicting others, and gives it back. With `keep`, the beginning of
-        that prompt is left cached, with snapshots. False when there was no room. Only between waves."""
+        that prompt is left cached, with a snapshot. False when there was no room. Only between waves."""
         prompt = keep or (self._strangers + 1).to_bytes(4, "little") * tokens
-        step = 2 * self._block
-        return self._alone(prompt[: 4 * tokens], tuple(range(step, tokens + 1, step)) if keep else (), bool(keep))
+        last = tokens // self._block * self._block
+        return self._alone(prompt[: 4 * tokens], (last,) if keep and last else (), bool(keep))
 
     def preload(self, tokens: bytes, upto: int, snapshots: tuple[int, ...] = ()) -> None:
         """Computes the first `upto` tokens, with snapshots at exactly these positions, and leaves them cached."""

@@ -41,7 +41,7 @@ class Chaos:
         self.steps = 0
         self._busyness = pick.choice([0.2, 0.4, 0.8]) / (1 + ranks)
         """What share of the steps comes from outside."""
-        evicting = pick.choice([0, 0.5, 1, 3])
+        evicting = pick.choice([0, 1, 3, 6])
         outside: dict[Callable[[], object], float] = {
             self._submit: 3,
             self._cancel: pick.choice([0.1, 0.6]),
@@ -232,10 +232,17 @@ class Chaos:
         return [self.random.randrange(1000) for _ in range(count)]
 
     def _cancel(self) -> None:
+        """One in any state that there is one in, however rare that is."""
         witness = self.group.witness
-        known = [*witness.waiting, *(n for n in list(witness.admitted)[-4:] if n not in witness.ended)]
-        if known:
-            self.group.cancel(self.random.choice(known[-6:]))
+        states: dict[str, list[str]] = {}
+        for name in [*witness.waiting, *list(witness.admitted)[-8:]]:
+            entry = entry_of(self.group.leader, name)
+            if entry is not None:
+                states.setdefault(entry.state.value, []).append(name)
+            elif name in witness.completed:
+                states.setdefault("finished", []).append(name)
+        if states:
+            self.group.cancel(self.random.choice(states[self.random.choice(list(states))]))
 
     def _release(self) -> None:
         name = self._finished(8)
@@ -283,18 +290,20 @@ class Chaos:
             self.seen["repeated up"] += 1
 
     def _evict(self) -> None:
-        """One rank alone loses, or gains, something to reuse, so that ranks differ."""
-        rank = self.random.choice(self.group.ranks)
-        if rank.loop.busy or not rank.spec.windows:
-            return
-        if self.random.random() < 0.1:
-            rank.cache.reset()
-            rank.loop.tell_of_room()
-            return
-        trunk = self.random.choice(self._trunks)
-        keep = prompt(trunk) if self.random.random() < 0.4 else b""
-        most = min(len(trunk), BLOCK * rank.spec.num_pages, BLOCK * rank.spec.num_slots)
-        self.seen["pressed"] += rank.pressed(self.random.randint(1, most), keep)
+        """One rank alone loses, or gains, something to reuse, so that ranks differ; or each of them does."""
+        ranks = self.group.ranks
+        for rank in ranks if self.random.random() < 0.4 else [self.random.choice(ranks)]:
+            if rank.loop.busy or not rank.spec.windows:
+                continue
+            if self.random.random() < 0.1:
+                rank.cache.reset()
+                rank.loop.tell_of_room()
+                continue
+            trunk = self.random.choice(self._trunks)
+            keep = prompt(trunk) if self.random.random() < 0.4 else b""
+            longest = self.group.leader.max_prompt_tokens
+            tokens = self.random.randint(1, min(len(trunk) if keep else 100, longest))
+            self.seen["pressed"] += rank.pressed(tokens, keep)
 
     def _reset(self) -> None:
         self.group.leader.reset(self.group.now)
@@ -307,9 +316,3 @@ class Chaos:
             self.group.pass_time(due - self.group.now)
         else:
             self.group.pass_time(pick.choice([0.01, 0.1, 0.5]))
-
-
-def entry_state(group: Group, name: str) -> str:
-    """How far the leader is with a request; empty when it has ended."""
-    entry = entry_of(group.leader, name)
-    return "" if entry is None else entry.state.value

@@ -1,4 +1,4 @@
-"""Whatever the order in which messages, waves, copies, pulls, cancels and expiries happen, the group stays consistent."""
+"""Whatever the order of messages, waves, copies, pulls, cancels and expiries, the group stays consistent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wavepp.simulator import campaign
 from wavepp.simulator.campaign import Trial, TrialError, run
 
 STEPS = 2_000
-TRIALS = [Trial(seed, 2 + seed % 7, STEPS, "lockstep" if seed % 3 == 0 else "lease") for seed in range(56)]
+TRIALS = [Trial(seed, 2 + seed % 7, STEPS, "lockstep" if seed % 3 == 0 else "lease") for seed in range(70)]
 MUST_HAPPEN = [
     "admitted",
     "reused",
