@@ -9,7 +9,7 @@ from wavepp.simulator import campaign
 from wavepp.simulator.campaign import Trial, TrialError, run
 
 STEPS = 2_000
-TRIALS = [Trial(seed, 2 + seed % 7, STEPS, "lockstep" if seed % 3 == 0 else "lease") for seed in range(70)]
+TRIALS = [Trial(seed, 1 + seed % 8, STEPS, "lockstep" if seed % 3 == 0 else "lease") for seed in range(80)]
 MUST_HAPPEN = [
     "admitted",
     "reused",
