@@ -139,16 +139,9 @@ class Group:
                 yield "hear", number, lambda number=number: self.hear(number)
             if loop.mails:
                 yield "post", number, (rank.post if number else self._post_first)
-            if loop.busy:
-                yield "go on", number, loop.go_on
-                continue
-            if loop.inbox:
-                yield "take", number, loop.take
-            if loop.can_bring:
-                yield "bring", number, loop.bring
-            if loop.waves:
-                yield "begin", number, loop.begin
-            if loop.can_plan:
+            for kind, act in loop.acts():
+                yield kind, number, act
+            if loop.can_plan and not loop.busy:
                 yield "plan", number, lambda loop=loop: loop.plan(self.now)
 
     def broadcast(self) -> bool:

@@ -118,6 +118,19 @@ class Loop:
     def arrive(self, wave: Wave) -> None:
         self.waves.append((self._put, wave))
 
+    def acts(self) -> list[tuple[str, Callable[[], None]]]:
+        """What may happen next; planning apart."""
+        if self._running is not None:
+            return [("go on", self.go_on)]
+        acts: list[tuple[str, Callable[[], None]]] = []
+        if self.inbox:
+            acts.append(("take", self.take))
+        if self.can_bring:
+            acts.append(("bring", self.bring))
+        if self.waves:
+            acts.append(("begin", self.begin))
+        return acts
+
     # What happens. All of it between waves, but for `go_on`.
 
     def take(self) -> None:

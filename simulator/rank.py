@@ -58,6 +58,27 @@ def heard_from(frame: bytes) -> ToLeader:
     return _TO_LEADER.decode(frame)
 
 
+class Turnstile:
+    """Stands for the stage cache's mutex. While `between` is set, it is called whenever the mutex has been let go of,
+    for other threads of the rank to come in before the next call."""
+
+    def __init__(self) -> None:
+        self.between: Callable[[], None] | None = None
+
+    def __enter__(self) -> None:
+        assert not self._held, "the mutex is held already"
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
+        between, self.between = self.between, None
+        if between is not None:
+            between()
+            self.between = between
+
+    _held = False
+
+
 class Rank:
     """`down` and `up` are the two links to the leader, first in, first out; rank 0 has none, and is called directly.
     The last frames that went over either may come again."""
@@ -86,7 +107,11 @@ class Rank:
             host_slots=spec.host_slots,
             floors=spec.floors,
             retention=spec.retention,
+            mutex=(turnstile := Turnstile()),
         )
+        self._turnstile, self._chance = turnstile, chance
+        self.interrupted = 0.0
+        """How likely LOOP goes on between two calls that WAVE makes to the cache within one round."""
         self.keys = PromptKeys(KEYS, block_size)
         hints = self.cache.hint if leased else self.cache.probe
         self.participant = Participant(number, epoch, self.cache, self.keys, block_size, hints)
@@ -123,10 +148,19 @@ class Rank:
         if not self._leased:
             self.loop.put(down)
             return None
+        self._turnstile.between = self._interrupt if self.interrupted else None
         up = self.participant.apply(down)
+        self._turnstile.between = None
         for order in self.participant.take_orders():
             self.loop.put(order)
         return up
+
+    def _interrupt(self) -> None:
+        while self._chance.random() < self.interrupted:
+            acts = self.loop.acts()
+            if not acts:
+                return
+            self._chance.choice(acts)[1]()
 
     def report(self) -> RoundUp | None:
         return self.participant.report() if self._leased else None

@@ -6,22 +6,18 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from ..admission.config import AdmissionConfig
-from ..admission.limiter import floors
 from ..cache.answers import Pull
 from ..cache.errors import CacheError
 from ..cache.gauges import CacheGauges
-from ..scheduler.config import SchedulerConfig
-from .group import Event, Group, prompt
-from .rank import RankSpec
+from .arbitrary import Prompts, some_group
+from .group import Event, prompt
 from .witness import entry_of
 
-BLOCK = 4
-_KINDS = [(True, False), (False, True), (True, True), (True, True), (False, False)]
 _WEIGHTS = {"receive": 3, "hear": 4, "post": 4, "take": 5, "bring": 3, "begin": 3, "plan": 3, "go on": 6}
 _ROUND = 0.15
 _RESHUFFLE = 300
 _CHECK = 24
+_REST = 100
 _DRAIN = 60_000
 _COUNTS = ("total", "free", "reclaimable")
 
@@ -32,9 +28,9 @@ class Chaos:
     def __init__(self, seed: int, ranks: int, admission: str) -> None:
         self.random = random.Random(f"{seed} {ranks} {admission}")
         pick = self.random
-        self.group = self._group(ranks, admission)
+        self.group = some_group(pick, ranks, admission)
         self.seen: Counter[str] = self.group.witness.seen
-        self._trunks = [self._tokens(pick.randint(8, 48)) for _ in range(3)]
+        self._prompts = Prompts(pick, self.group)
         self._names: list[str] = []
         self._pulls: list[tuple[int, str, Pull]] = []
         self._paces: dict[tuple[str, int], float] = {}
@@ -55,55 +51,11 @@ class Chaos:
         }
         self._outside, self._outside_weights = list(outside), list(outside.values())
 
-    def _group(self, ranks: int, admission: str) -> Group:
-        pick = self.random
-        scheduler = SchedulerConfig(
-            policy=pick.choice(["static", "static", "mpu"]),
-            max_wave_tokens=(most := BLOCK * pick.randint(1, 8)),
-            min_wave_tokens=BLOCK * pick.randint(1, most // BLOCK),
-        )
-        config = AdmissionConfig.model_validate(
-            {
-                "admission": admission,
-                "max_batch": pick.randint(1, 6),
-                "max_queue": pick.randint(3, 10),
-                "headroom": pick.choice([0.0, 0.2, 1.0]),
-                "herd_wait_s": pick.choice([0.0, 2.0, 10.0, 10.0]),
-                "herd_min_tokens": pick.choice([1, 2 * BLOCK]),
-                "fork_memory_blocks": pick.choice([0, 40, 10_000]),
-                "snapshot_interval": BLOCK * pick.choice([2, 4]),
-                "max_snapshots_per_request": pick.choice([0, 1, 2, 3, 5, 5]),
-                "default_ttl_s": pick.choice([2.0, 6.0]),
-                "max_ttl_s": 20.0,
-                "round_interval_s": 4.0,
-                "rank_silence_s": 3600.0,
-            }
-        )
-        kinds = (
-            [pick.choice(_KINDS) for _ in range(ranks)] if pick.random() < 0.5 else [pick.choice(_KINDS[:3])] * ranks
-        )
-        if not any(attention or recurrent for attention, recurrent in kinds):
-            kinds[0] = (True, True)
-        host = pick.random() < 0.7
-        specs = [self._spec(kind, config, 2 * ranks * most, host=host) for kind in kinds]
-        return Group(specs, BLOCK, config, scheduler, batch=pick.choice([1, 2, 64]), seed=pick.randrange(2**30))
-
-    def _spec(self, kind: tuple[bool, bool], config: AdmissionConfig, fill: int, *, host: bool) -> RankSpec:
-        pick = self.random
-        pages, slots = pick.randint(8, 40), pick.randint(2, 16)
-        return RankSpec(
-            *kind,
-            num_pages=pages,
-            num_slots=slots,
-            host_pages=pick.choice([0, pick.randint(1, 30)]) if host else 0,
-            host_slots=pick.choice([0, pick.randint(1, 6)]) if host else 0,
-            floors=floors(config, pages, slots, BLOCK, fill),
-            retention=pick.choice(["lru", "cost"]),
-        )
-
     # One step.
 
     def step(self) -> None:
+        if self.steps % _REST == 0 and self.random.random() < 0.3:
+            self.rest()
         if self.steps % _RESHUFFLE == 0:
             # Now and then another rank, or another link of it, is the slow one.
             self._paces = {}
@@ -144,12 +96,9 @@ class Chaos:
                 continue
             if not group.leader.queued and not group.leader.handles:
                 break
-            assert group.leader.running == 0, "what was admitted does not finish"
-            if group.leader.queued:
-                name = next(iter(group.witness.waiting))
-                assert group.lacks_room(name), f"{name}, first in the queue, waits for what it could have"
-                assert group.leader.handles, f"{name}, first in the queue, waits for ever"
-            if group.leader.handles and self.random.random() < 0.5:
+            self._at_rest()
+            assert group.leader.handles, f"{next(iter(group.witness.waiting))} waits for ever"
+            if self.random.random() < 0.5:
                 group.release(self.random.choice([n for n in group.witness.completed if self._lives(n)]))
                 continue
             due = group.leader.next_deadline()
@@ -159,6 +108,22 @@ class Chaos:
         else:
             raise AssertionError("it does not come to an end")
         self._nothing_left()
+
+    def rest(self) -> None:
+        """Lets everything happen that can without anything from outside, time standing still."""
+        for _ in range(_DRAIN):
+            if not self._happen():
+                return self._at_rest()
+        raise AssertionError("it does not come to rest")
+
+    def _at_rest(self) -> None:
+        """Nothing can happen by itself: all that was admitted has finished, and the queue waits for room alone."""
+        group = self.group
+        assert group.leader.running == 0, "what was admitted does not finish"
+        if group.leader.queued:
+            name = next(iter(group.witness.waiting))
+            assert group.lacks_room(name), f"{name}, first in the queue, waits for what it could have"
+            self.seen["waited for room"] += 1
 
     def _lives(self, name: str) -> bool:
         alive = self.group.leader.handle_info(f"handle-{name}", self.group.now)
@@ -202,34 +167,12 @@ class Chaos:
     def _submit(self) -> None:
         if self.group.leader.queued >= self.group.config.max_queue and self.random.random() < 0.95:
             return
-        copies = 1 if self.random.random() < 0.9 else self.random.randint(2, 4)
-        tokens = self._prompt()
-        for _ in range(copies):
+        for tokens in self._prompts.herd():
             name = f"r{len(self._names)}"
-            own = tokens + self._tokens(self.random.choice([0, 0, 3])) if copies > 1 else tokens
-            refusal = self.group.submit(name, prompt(own))
+            refusal = self.group.submit(name, prompt(tokens))
             self._names.append(name)
             if refusal is not None:
                 self.seen[f"refused: {refusal.code}"] += 1
-
-    def _prompt(self) -> list[int]:
-        pick = self.random
-        kind = pick.random()
-        if kind < 0.06:
-            return self._tokens(pick.randint(1, 3))
-        if kind < 0.12:
-            return self._tokens(min(self.group.leader.max_prompt_tokens, 160) + pick.choice([0, 0, -1, 1]))
-        if kind < 0.2 and self.group.prompts:
-            tokens = self.group.prompts[pick.choice(list(self.group.prompts)[-6:])]
-            return [int.from_bytes(tokens[at : at + 4], "little") for at in range(0, len(tokens), 4)]
-        if kind < 0.25:
-            self._trunks[pick.randrange(len(self._trunks))] = self._tokens(pick.randint(8, 48))
-        trunk = pick.choice(self._trunks)
-        tokens = trunk[: pick.randint(0, len(trunk))] if pick.random() < 0.5 else trunk
-        return (tokens + self._tokens(pick.choice([0, 1, 3, 4, 9]))) or [1]
-
-    def _tokens(self, count: int) -> list[int]:
-        return [self.random.randrange(1000) for _ in range(count)]
 
     def _cancel(self) -> None:
         """One in any state that there is one in, however rare that is."""
@@ -299,7 +242,7 @@ class Chaos:
                 rank.cache.reset()
                 rank.loop.tell_of_room()
                 continue
-            trunk = self.random.choice(self._trunks)
+            trunk = self.random.choice(self._prompts.trunks)
             keep = prompt(trunk) if self.random.random() < 0.4 else b""
             longest = self.group.leader.max_prompt_tokens
             tokens = self.random.randint(1, min(len(trunk) if keep else 100, longest))
