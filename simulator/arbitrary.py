@@ -9,6 +9,7 @@ from ..admission.limiter import floors
 from ..scheduler.config import SchedulerConfig
 from .group import Group
 from .rank import RankSpec
+from .unowned import Unowned
 
 BLOCK = 4
 _KINDS = [(True, False), (False, True), (True, True), (True, True), (False, False)]
@@ -23,7 +24,7 @@ def some_group(pick: random.Random, ranks: int, admission: str) -> Group:
     )
     config = AdmissionConfig.model_validate(
         {
-            "admission": admission,
+            "admission": "lockstep" if admission == "lockstep" else "lease",
             "max_batch": pick.randint(1, 6),
             "max_queue": pick.randint(3, 10),
             "headroom": pick.choice([0.0, 0.2, 1.0]),
@@ -43,7 +44,15 @@ def some_group(pick: random.Random, ranks: int, admission: str) -> Group:
         kinds[0] = (True, True)
     host = pick.random() < 0.7
     specs = [_some_spec(pick, kind, config, 2 * ranks * most, host=host) for kind in kinds]
-    group = Group(specs, BLOCK, config, scheduler, batch=pick.choice([1, 2, 64]), seed=pick.randrange(2**30))
+    group = Group(
+        specs,
+        BLOCK,
+        config,
+        scheduler,
+        batch=pick.choice([1, 2, 64]),
+        seed=pick.randrange(2**30),
+        unsafe=Unowned if admission == "unowned" else None,
+    )
     for rank in group.ranks:
         rank.interrupted = pick.choice([0, 0.1, 0.5])
     return group

@@ -70,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the seed to begin with")
     parser.add_argument("--ranks", type=int, choices=RANKS, help="only groups of so many ranks")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of a seed before it is drained")
-    parser.add_argument("--admission", choices=POLICIES, help="only this policy")
+    parser.add_argument(
+        "--admission", choices=[*POLICIES, "unowned"], help="only this policy; unowned is unsafe, and fails"
+    )
     args = parser.parse_args(argv)
     ranks = [args.ranks] if args.ranks else list(RANKS)
     policies = [args.admission] if args.admission else list(POLICIES)

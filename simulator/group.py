@@ -19,6 +19,7 @@ from ..scheduler.config import SchedulerConfig
 from ..scheduler.planner import Planner
 from .loop import Finished, Grew, Planned, Stopped, Wave
 from .rank import KEYS, Rank, RankSpec, encode, heard_from
+from .unowned import Unowned
 from .witness import Witness, entry_of
 
 EPOCH = 1
@@ -46,13 +47,15 @@ class Group:
         *,
         batch: int = 64,
         seed: int = 0,
+        unsafe: type[Unowned] | None = None,
     ) -> None:
-        """`batch`: at most so many pages and slots are brought from the host in one step between waves."""
+        """`batch`: at most so many pages and slots are brought from the host in one step between waves. `unsafe` ranks
+        own nothing of what they agree to."""
         self.block_size, self.config, self.now = block_size, config, 0.0
         leased = config.admission == "lease"
         chance = random.Random(seed)
         self.ranks = [
-            Rank(
+            (unsafe or Rank)(
                 number,
                 len(specs),
                 spec,

@@ -83,6 +83,9 @@ class Rank:
     """`down` and `up` are the two links to the leader, first in, first out; rank 0 has none, and is called directly.
     The last frames that went over either may come again."""
 
+    cache_type: type[StageCache] = StageCache
+    participant_type: type[Participant] = Participant
+
     def __init__(
         self,
         number: int,
@@ -98,7 +101,7 @@ class Rank:
         epoch: int = 1,
     ) -> None:
         self.number, self.spec, self._block, self._leased = number, spec, block_size, leased
-        self.cache = StageCache(
+        self.cache = self.cache_type(
             spec.windows,
             spec.num_pages,
             spec.num_slots,
@@ -114,7 +117,7 @@ class Rank:
         """How likely LOOP goes on between two calls that WAVE makes to the cache within one round."""
         self.keys = PromptKeys(KEYS, block_size)
         hints = self.cache.hint if leased else self.cache.probe
-        self.participant = Participant(number, epoch, self.cache, self.keys, block_size, hints)
+        self.participant = self.participant_type(number, epoch, self.cache, self.keys, block_size, hints)
         self.claims = Claims(self.cache)
         self.storage = Storage(spec.windows, block_size, chance)
         last = number == ranks - 1
@@ -140,6 +143,11 @@ class Rank:
             weight_bytes=0,
             transfer_address="",
         )
+
+    def agreed(self, request: int) -> tuple[int, int, tuple[int, ...]]:
+        """Attempt, endpoint and snapshots that were committed here."""
+        sequence = self.cache.sequence(request)
+        return sequence.attempt, sequence.endpoint, sequence.planned
 
     # WAVE.
 

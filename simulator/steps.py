@@ -26,7 +26,8 @@ class Chaos:
     """Sizes, policies, load and order all come from the seed. Raises AssertionError, or what the group raises."""
 
     def __init__(self, seed: int, ranks: int, admission: str) -> None:
-        self.random = random.Random(f"{seed} {ranks} {admission}")
+        """`admission` is `lease`, `lockstep`, or, to see it fail, `unowned`: in all else the same as `lease`."""
+        self.random = random.Random(f"{seed} {ranks} {'lockstep' if admission == 'lockstep' else 'lease'}")
         pick = self.random
         self.group = some_group(pick, ranks, admission)
         self.seen: Counter[str] = self.group.witness.seen
@@ -40,7 +41,7 @@ class Chaos:
         evicting = pick.choice([0, 1, 3, 6])
         outside: dict[Callable[[], object], float] = {
             self._submit: 3,
-            self._cancel: pick.choice([0.1, 0.6]),
+            self._cancel: pick.choice([0.2, 0.8]),
             self._release: 3,
             self._renew: 0.2,
             self._pull: 1.5,
@@ -185,7 +186,10 @@ class Chaos:
             elif name in witness.completed:
                 states.setdefault("finished", []).append(name)
         if states:
-            self.group.cancel(self.random.choice(states[self.random.choice(list(states))]))
+            name = self.random.choice(states[self.random.choice(list(states))])
+            self.group.cancel(name)
+            if entry_of(self.group.leader, name) is not None and self.random.random() < 0.2:
+                self.group.cancel(name)
 
     def _release(self) -> None:
         name = self._finished(8)

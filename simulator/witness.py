@@ -79,8 +79,7 @@ class Witness:
             assert not before, f"{name} was admitted before {before}, who came to be installed first"
             self._installing.remove(name)
         assert self._leader.running <= self._max_batch
-        sequences = [rank.cache.sequence(effect.request.id) for rank in self._ranks]
-        agreed = {(sequence.attempt, sequence.endpoint, sequence.planned) for sequence in sequences}
+        agreed = {rank.agreed(effect.request.id) for rank in self._ranks}
         assert len(agreed) == 1, f"ranks have committed {agreed}"
         assert {(effect.attempt, effect.endpoint)} == {(attempt, endpoint) for attempt, endpoint, _ in agreed}
         assert 0 <= effect.endpoint < effect.num_tokens

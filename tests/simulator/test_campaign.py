@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from wavepp.simulator import campaign
 from wavepp.simulator.campaign import Trial, TrialError, run
+from wavepp.simulator.unowned import AdmittedRequestFailedError
 
 STEPS = 2_000
 TRIALS = [Trial(seed, 1 + seed % 8, STEPS, "lockstep" if seed % 3 == 0 else "lease") for seed in range(80)]
@@ -74,3 +76,17 @@ def test_a_failure_says_how_to_see_it_again(
         run(trial)
     assert campaign.main(trial.command.split()[3:]) == 1
     assert f"{trial.command}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("failure", ["no room for what was admitted", "are left"])
+def test_without_ownership_an_admitted_request_fails_where_leases_keep_it(failure: str) -> None:
+    for seed in range(200):
+        trial = Trial(seed, 2 + seed % 3, 1_500, "unowned")
+        try:
+            run(trial)
+        except TrialError as error:
+            if isinstance(error.__cause__, AdmittedRequestFailedError) and failure in str(error):
+                break
+    else:
+        raise AssertionError("no seed has shown it")
+    assert run(replace(trial, admission="lease"))["completed"]
