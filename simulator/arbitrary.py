@@ -28,7 +28,7 @@ def some_group(pick: random.Random, ranks: int, admission: str) -> Group:
             "max_batch": pick.randint(1, 6),
             "max_queue": pick.randint(3, 10),
             "headroom": pick.choice([0.0, 0.2, 1.0]),
-            "herd_wait_s": pick.choice([0.0, 2.0, 10.0, 10.0]),
+            "herd_wait_s": pick.choice([0.0, 2.0, 10.0]),
             "herd_min_tokens": pick.choice([1, 2 * BLOCK]),
             "fork_memory_blocks": pick.choice([0, 40, 10_000]),
             "snapshot_interval": BLOCK * pick.choice([2, 4]),

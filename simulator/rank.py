@@ -19,6 +19,7 @@ from ..cache.eviction import Retention
 from ..cache.keys import KeySpace
 from ..cache.layout import Window
 from ..cache.stage_cache import StageCache
+from ..cache.window import CacheWindow
 from ..scheduler.planner import Planner
 from .loop import Grew, Loop, Wave
 from .storage import Storage
@@ -60,10 +61,12 @@ def heard_from(frame: bytes) -> ToLeader:
 
 class Turnstile:
     """Stands for the stage cache's mutex. While `between` is set, it is called whenever the mutex has been let go of,
-    for other threads of the rank to come in before the next call."""
+    for other threads of the rank to come in before the next call. Nobody lets go of it with more promised than there
+    is."""
 
     def __init__(self) -> None:
         self.between: Callable[[], None] | None = None
+        self.windows: tuple[CacheWindow, ...] = ()
 
     def __enter__(self) -> None:
         assert not self._held, "the mutex is held already"
@@ -71,6 +74,8 @@ class Turnstile:
 
     def __exit__(self, *_: object) -> None:
         self._held = False
+        for window in self.windows:
+            assert window.slack >= 0, f"more {window.window} is promised than there is"
         between, self.between = self.between, None
         if between is not None:
             between()
@@ -112,6 +117,7 @@ class Rank:
             retention=spec.retention,
             mutex=(turnstile := Turnstile()),
         )
+        turnstile.windows = self.cache._windows
         self._turnstile, self._chance = turnstile, chance
         self.interrupted = 0.0
         """How likely LOOP goes on between two calls that WAVE makes to the cache within one round."""

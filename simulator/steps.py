@@ -14,6 +14,7 @@ from .group import Event, prompt
 from .witness import entry_of
 
 _WEIGHTS = {"receive": 3, "hear": 4, "post": 4, "take": 5, "bring": 3, "begin": 3, "plan": 3, "go on": 6}
+_LOOP = {"take", "bring", "begin", "plan", "go on"}
 _ROUND = 0.15
 _RESHUFFLE = 300
 _CHECK = 24
@@ -35,6 +36,8 @@ class Chaos:
         self._names: list[str] = []
         self._pulls: list[tuple[int, str, Pull]] = []
         self._paces: dict[tuple[str, int], float] = {}
+        self._slow = -1
+        """The rank whose LOOP lags behind; -1: none does."""
         self.steps = 0
         self._busyness = pick.choice([0.2, 0.4, 0.8]) / (1 + ranks)
         """What share of the steps comes from outside."""
@@ -58,8 +61,8 @@ class Chaos:
         if self.steps % _REST == 0 and self.random.random() < 0.3:
             self.rest()
         if self.steps % _RESHUFFLE == 0:
-            # Now and then another rank, or another link of it, is the slow one.
-            self._paces = {}
+            # Now and then another rank, or another of its links, is the slow one.
+            self._paces, self._slow = {}, self.random.randrange(-1, len(self.group.ranks))
         self.steps += 1
         inside = self.random.random() >= self._busyness
         if not inside or not self._happen():
@@ -82,7 +85,10 @@ class Chaos:
         kind, number, _ = event
         pace = self._paces.get((kind, number))
         if pace is None:
-            pace = self._paces[kind, number] = _WEIGHTS[kind] * self.random.choice([0.05, 0.5, 1, 1, 1, 3])
+            pace = self.random.choice([0.05, 0.5, 1, 1, 1, 3]) * _WEIGHTS[kind]
+            if number == self._slow and kind in _LOOP:
+                pace *= 0.03
+            self._paces[kind, number] = pace
         return pace
 
     def drain(self) -> None:
