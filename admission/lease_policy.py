@@ -38,6 +38,9 @@ class _Queued:
     """It has been probed again since its turn came; it has kept its place in the line meanwhile."""
     candidate: int = 0
     lack: Lack | None = None
+    alone: bool = False
+    """It was turned away. Nobody behind it is installed beside it any more: when its endpoint falls, it needs more room,
+    and what they had taken could be what it lacks, again and again."""
     attempt: Attempt | None = None
     """What is open at the ranks while it is being installed."""
 
@@ -209,7 +212,8 @@ class LeasePolicy:
     def _walk_line(self, now: float) -> None:
         """Installs what may be installed. Behind one whose hints are being refreshed nobody is, but those that come
         next have theirs refreshed too."""
-        place, places, stopped = 0, self._limiter.places, False
+        place, places = 0, self._limiter.places
+        stopped = any(queued.alone for queued in self._open.values())
         while place < places and self._fill(place):
             queued = self._queued[self._line[place]]
             entry = queued.entry
@@ -235,6 +239,7 @@ class LeasePolicy:
                 del self._line[place]
                 places -= 1
                 self._begin(queued, now)
+                stopped = queued.alone
                 continue
             place += 1
 
@@ -299,7 +304,7 @@ class LeasePolicy:
             self._leave(queued.entry)
             queued.attempt = None
             self._line_up(queued)
-        refused.lack = lack
+        refused.lack, refused.alone = lack, True
 
     def _admit(self) -> list[Entry]:
         admitted: list[Entry] = []

@@ -615,3 +615,20 @@ def test_one_that_was_turned_away_with_hints_older_than_what_has_ended_is_tried_
     script.rounds()
     assert script.admitted["second"].endpoint == 28
     assert [type(said) for said in script.said("second")] == [Probe, Install, Probe, Verdict, Install, Verdict]
+
+
+def test_who_was_turned_away_is_tried_again_with_nobody_behind_it_beside_it() -> None:
+    script = Script(2)
+    refusals = ["attention"]
+    script.ranks[1].vote = lambda request, ask: (
+        refused(ask, refusals.pop()) if request.name == "first" and refusals else None
+    )
+    script.submit("first", range(40))
+    script.submit("second", range(100, 120))
+    script.rounds()
+    script.grow(1)
+    script.rounds()
+    names = {script.id("first"): "first", script.id("second"): "second"}
+    installed = [[names[install.request] for install in down.installs] for down in script.sent if down.installs]
+    assert installed == [["first", "second"], ["first"], ["second"]]
+    assert list(script.admitted) == ["first", "second"]
