@@ -224,6 +224,8 @@ class Leader:
     def reset(self, now: float) -> int:
         """Every rank drops what is reusable and referenced by nothing; returns the round that tells them."""
         self._outbox.reset()
+        # What is not there any more need not be held beside the rest: that may be the room that somebody lacked.
+        self._policy.room_may_have_come()
         self._advance(now)
         return self._round + 1
 
