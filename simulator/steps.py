@@ -248,10 +248,6 @@ class Chaos:
         for rank in ranks if self.random.random() < 0.4 else [self.random.choice(ranks)]:
             if rank.loop.busy or not rank.spec.windows:
                 continue
-            if self.random.random() < 0.1:
-                rank.cache.reset()
-                rank.loop.tell_of_room()
-                continue
             trunk = self.random.choice(self._prompts.trunks)
             keep = prompt(trunk) if self.random.random() < 0.4 else b""
             longest = self.group.leader.max_prompt_tokens
