@@ -1,6 +1,6 @@
 """What leased admission costs, side by side with the naive way.
 
-    python -m wavepp.bench.admission [--quick] [--json]
+    python -m wavepp.bench.admission [--quick] [--json] [--only lookups walks rounds loop]
 
 Prints a table of medians (p99 where it says so): ours, the naive way's, how many times better ours is, and the target.
 `--quick` measures less often, and leaves out what needs a model. `--json` prints the figures as one line at the end.
@@ -25,12 +25,15 @@ from .round_cost import RANKS, admission, round_times
 from .walks import hashing, promising, walking
 
 PYTHONS_OWN_INTERVAL_S = 0.005
+PAPERS_WAVE_S = 0.45
+"""What a wave of 16,384 tokens takes a stage of the paper's."""
+PARTS = ("lookups", "walks", "rounds", "loop")
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How often each part is measured. `pause_s`: for how long the thread that changes the cache computes between two
-    waves' changes; waves of that size take the paper's machine 0.45 s."""
+    waves' changes."""
 
     lookups: int = 200
     walks: int = 50
@@ -46,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measure less often, and without a model")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object, last")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="the parts to measure")
     parser.add_argument("--loop-repeats", type=int, help="how often each way is run through a stage; 0 leaves it out")
     args = parser.parse_args(argv)
     effort = QUICK if args.quick else Effort()
@@ -53,8 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     interval_s = EngineConfig().switch_interval_s
     sys.setswitchinterval(interval_s)
     _say(f"{os.cpu_count()} cores, load {_load()}, switch interval {interval_s * 1e3:g} ms")
-    figures = [*_lookups(effort), *_walks(effort), *_rounds(effort, args.quick)]
-    if repeats:
+    figures: list[Figure] = []
+    if "lookups" in args.only:
+        figures += _lookups(effort, args.quick)
+    if "walks" in args.only:
+        figures += _walks(effort)
+    if "rounds" in args.only:
+        figures += _rounds(effort, args.quick)
+    if "loop" in args.only and repeats:
         figures += _loop(repeats, interval_s)
     _say(f"done, load {_load()}")
     print(table(figures), flush=True)
@@ -63,8 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _lookups(effort: Effort) -> Iterator[Figure]:
-    """One row a rank; in JSON the slower of the two."""
+def _lookups(effort: Effort, quick: bool) -> Iterator[Figure]:
+    """One row a rank; in JSON the slower of the two. The other thread changes far more than waves would: beside it what
+    hints take when it goes at the pace of waves."""
     ranks = {"attention-only rank": frozenset({Window.ATTENTION}), "hybrid rank": frozenset(Window)}
     traffic = Traffic()
     found = {}
@@ -82,6 +93,11 @@ def _lookups(effort: Effort) -> Iterator[Figure]:
     for rank, (ours, naive) in found.items():
         key = "hint_p99_ms" if rank == slowest else ""
         yield Figure(f"{PROMPTS} hints at once, p99, {rank}", "ms", ours.p99_ms, naive.p99_ms, 2.35, key=key)
+    if not quick:
+        for rank, windows in ranks.items():
+            _say(f"lookups at the pace of waves, {rank}")
+            calm = [way(traffic, windows, effort.lookups, PAPERS_WAVE_S).p99_ms for way in (by_index, by_naive_walk)]
+            yield Figure(f"the same at the pace of waves, {rank}", "ms", *calm, target=2.35)
 
 
 def _walks(effort: Effort) -> Iterator[Figure]:
@@ -111,8 +127,8 @@ def _loop(repeats: int, chosen_s: float) -> Iterator[Figure]:
     ways = [Ways(bench, interval_s) for interval_s in (chosen_s, PYTHONS_OWN_INTERVAL_S)]
     for number in range(repeats):
         for way in ways:
-            _say(f"a stage, switch interval {way.interval_s * 1e3:g} ms, {number + 1} of {repeats}")
-            way.measure(backwards=number % 2 == 1)
+            speeds = way.measure(backwards=number % 2 == 1)
+            _say(f"a stage, switch interval {way.interval_s * 1e3:g} ms, {number + 1} of {repeats}: {speeds}")
     for way in ways:
         yield from way.figures(key=way.interval_s == chosen_s)
 

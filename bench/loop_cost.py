@@ -165,10 +165,11 @@ class Ways:
         self._bench, self.interval_s = bench, interval_s
         self._runs: dict[Way, list[LoopRun]] = {"lease": [], "replay": [], "lockstep": []}
 
-    def measure(self, backwards: bool) -> None:
-        """One more run of each."""
+    def measure(self, backwards: bool) -> str:
+        """One more run of each, and how fast they were."""
         for way in reversed(self._runs) if backwards else self._runs:
             self._runs[way].append(self._bench.run(way, self.interval_s))
+        return ", ".join(f"{way} {runs[-1].tokens_s:.1f} tokens/s" for way, runs in self._runs.items())
 
     def figures(self, key: bool) -> list[Figure]:
         lease, lockstep = self._runs["lease"], self._runs["lockstep"]
