@@ -39,8 +39,8 @@ class _Queued:
     candidate: int = 0
     lack: Lack | None = None
     alone: bool = False
-    """It was turned away. Nobody behind it is installed beside it any more: when its endpoint falls, it needs more room,
-    and what they had taken could be what it lacks, again and again."""
+    """It was turned away. Nobody behind it is installed beside it any more: where its endpoint falls, it needs more
+    room, and what they had been given could be what it lacks, again and again."""
     attempt: Attempt | None = None
     """What is open at the ranks while it is being installed."""
 

@@ -117,6 +117,21 @@ def test_the_head_waits_for_room_and_nobody_passes_it() -> None:
     assert list(made.witness.completed) == ["holds", "large", "small"]
 
 
+def test_nobody_behind_takes_the_room_that_a_lower_endpoint_needs() -> None:
+    made = group(
+        RankSpec(recurrent=False, num_pages=11), RankSpec(attention=False), headroom=0, max_snapshots_per_request=0
+    )
+    made.ranks[1].preload(TOKENS, 28, snapshots=(8, 28))
+    made.submit("holds", TOKENS[: 4 * 12] + prompt([7]))
+    made.settle()
+    # From the candidate 12 it falls to 8, and then needs the last of the seven free pages, which the tiny one has.
+    made.submit("long", TOKENS[: 4 * 33])
+    made.submit("tiny", prompt([7]))
+    made.settle()
+    assert made.witness.completed["long"].cached_tokens == 8
+    assert list(made.witness.completed) == ["holds", "long", "tiny"]
+
+
 def test_a_handle_ends_with_its_time_on_every_rank() -> None:
     made = group(default_ttl_s=5.0)
     made.submit("r", TOKENS)
