@@ -202,9 +202,7 @@ class Participant:
     def _refuse(self, ask: Install | Trim, asked: int, lack: NoRoom, released: int) -> Vote:
         """Nothing stays held. `released` is the cache's count from before room was found lacking."""
         # What the attempt itself gives back is no room for trying it again, but what others gave back meanwhile is.
-        before = self._cache.released
-        self._cache.withdraw(ask.request)
-        released += min(1, self._cache.released - before)
+        released += self._cache.withdraw(ask.request)
         self._lacking.add(ask.request)
         return Vote(ask.request, ask.attempt, asked, 0, False, lack.window, "", released)
 

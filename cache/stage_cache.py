@@ -145,9 +145,13 @@ class StageCache:
             sequence.phase = Phase.COMMITTED
             return Reach(endpoint)
 
-    def withdraw(self, request: int) -> None:
-        """Ends an attempt that is not admitted: its escrow, then its lease. No-op when nothing is held."""
-        self.release(request)
+    def withdraw(self, request: int) -> bool:
+        """Ends an attempt that is not admitted: its escrow, then its lease. Whether `released` grew by that (others may
+        move it at any time); False when nothing is held."""
+        with self._mutex:
+            before = self._slacks()
+            self._drop_unsealed(request)
+            return self._count_growth(before)
 
     # The life of an admitted request.
 
@@ -231,9 +235,7 @@ class StageCache:
         """Drops an unsealed sequence: published blocks and snapshots stay cached, the rest is free. No-op when there
         is none. The caller sees to it that no device work still writes."""
         with self._changing():
-            sequence = self._unsealed.pop(request)
-            if sequence is not None:
-                self._drop(sequence)
+            self._drop_unsealed(request)
 
     # Handles and pulls.
 
@@ -299,14 +301,26 @@ class StageCache:
     def _changing(self) -> Generator[None]:
         """The mutex, and one more on `released` if the slack of any window grew."""
         with self._mutex:
-            before = [window.slack for window in self._windows]
+            before = self._slacks()
             yield
-            if any(window.slack > was for window, was in zip(self._windows, before, strict=True)):
-                self._released += 1
+            self._count_growth(before)
+
+    def _slacks(self) -> list[int]:
+        return [window.slack for window in self._windows]
+
+    def _count_growth(self, before: list[int]) -> bool:
+        grew = any(window.slack > was for window, was in zip(self._windows, before, strict=True))
+        self._released += grew
+        return grew
 
     def _require(self, sequence: Sequence, computed: int) -> None:
         if not all(window.covers(sequence, computed) for window in self._windows):
             raise WrongPhase(f"request {sequence.request} is not materialised up to {computed} tokens")
+
+    def _drop_unsealed(self, request: int) -> None:
+        sequence = self._unsealed.pop(request)
+        if sequence is not None:
+            self._drop(sequence)
 
     def _drop_if_over(self, sequence: Sequence) -> None:
         if is_over(sequence):
