@@ -253,7 +253,6 @@ class World:
             self.settle()
         assert (self.leader.queued, self.leader.running) == (0, 0), "something waits for nothing"
 
-
     def lacks_room(self, name: str) -> bool:
         """Whether some rank cannot hold all of it: nothing runs, and only handles are left."""
         request = next(known for known in self.ranks[0].requests.values() if known.name == name)
