@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ..cache.layout import Window
 from ..engine.config import EngineConfig
 from .figure import Figure, table
+from .full_cache import BLOCK
 from .lookups import PROMPTS, Traffic, by_index, by_naive_walk
 from .round_cost import RANKS, admission, round_times
 from .walks import hashing, promising, walking
@@ -51,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object, last")
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="the parts to measure")
     parser.add_argument("--loop-repeats", type=int, help="how often each way is run through a stage; 0 leaves it out")
+    parser.add_argument("--loop-cached", type=int, default=65_536, help="cached tokens of each prompt of a stage's run")
     args = parser.parse_args(argv)
+    if args.loop_cached < BLOCK or args.loop_cached % BLOCK:
+        parser.error(f"--loop-cached must be a multiple of the block, {BLOCK} tokens")
     effort = QUICK if args.quick else Effort()
     repeats = effort.loop if args.loop_repeats is None else args.loop_repeats
     interval_s = EngineConfig().switch_interval_s
@@ -65,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "rounds" in args.only:
         figures += _rounds(effort, args.quick)
     if "loop" in args.only and repeats:
-        figures += _loop(repeats, interval_s)
+        figures += _loop(repeats, interval_s, args.loop_cached)
     _say(f"done, load {_load()}")
     print(table(figures), flush=True)
     if args.json:
@@ -120,10 +124,10 @@ def _rounds(effort: Effort, quick: bool) -> Iterator[Figure]:
         yield Figure(f"admit {PROMPTS} requests at once, {RANKS} ranks", "ms", fast, slow, key="admit_64_ms")
 
 
-def _loop(repeats: int, chosen_s: float) -> Iterator[Figure]:
+def _loop(repeats: int, chosen_s: float, cached: int) -> Iterator[Figure]:
     from .loop_cost import Load, LoopBench, Ways  # It needs torch, which takes long to import.
 
-    bench = LoopBench(Load())
+    bench = LoopBench(Load(cached=cached))
     ways = [Ways(bench, interval_s) for interval_s in (chosen_s, PYTHONS_OWN_INTERVAL_S)]
     for number in range(repeats):
         for way in ways:

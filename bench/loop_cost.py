@@ -55,12 +55,14 @@ class LoopRun:
 
     `admitting`: the share of LOOP's time that it waited for the cache's mutex, was inside the mailbox or, in lockstep,
     applied rounds; time with nothing to do is left out. `admitting_at_first`: the same up to the wave in which the last
-    request was admitted, `admit_s` after the beginning. `mutex_ms`: the wait for the mutex in all."""
+    request was admitted, `admit_s` after the beginning. `mutex_ms`: the wait for the mutex in all. `cpu_s`: LOOP's
+    processor time, which other programs of the machine leave alone, but which does not see LOOP wait for Python."""
 
     tokens_s: float
     admitting: float
     admitting_at_first: float
     mutex_ms: float
+    cpu_s: float
     admit_s: float
     waves: int
     late: int
@@ -151,6 +153,7 @@ class LoopBench:
             admitting=_admitting(first, last),
             admitting_at_first=_admitting(first, at_work) if at_work is not first else 0.0,
             mutex_ms=(last.mutex_s - first.mutex_s) * 1e3,
+            cpu_s=last.cpu_s - first.cpu_s,
             admit_s=max(0.0, admitted - first.at),
             waves=len(marks) - 1,
             late=self._load.late,
@@ -169,7 +172,10 @@ class Ways:
         """One more run of each, and how fast they were."""
         for way in reversed(self._runs) if backwards else self._runs:
             self._runs[way].append(self._bench.run(way, self.interval_s))
-        return ", ".join(f"{way} {runs[-1].tokens_s:.1f} tokens/s" for way, runs in self._runs.items())
+        return ", ".join(
+            f"{way} {runs[-1].tokens_s:.1f} tokens/s ({runs[-1].cpu_s:.2f} s of processor time)"
+            for way, runs in self._runs.items()
+        )
 
     def figures(self, key: bool) -> list[Figure]:
         lease, lockstep = self._runs["lease"], self._runs["lockstep"]
@@ -188,17 +194,24 @@ class Ways:
             ),
             Figure(f"{at}: on admission, until all are in", "%", *medians(lambda run: run.admitting_at_first * 100)),
             Figure(
-                f"{at}: throughput, of the replay's", "%", *self._of_replay(), 98, True, "loop_throughput_percent" * key
+                f"{at}: throughput, of the replay's",
+                "%",
+                *self._of_replay(lambda run: run.tokens_s),
+                98,
+                True,
+                "loop_throughput_percent" * key,
             ),
+            Figure(f"{at}: processor time, of the replay's", "%", *self._of_replay(lambda run: run.cpu_s)),
+            Figure(f"{at}: waiting for the mutex", "ms", *medians(lambda run: run.mutex_ms)),
             Figure(f"{at}: throughput", "tokens/s", *medians(lambda run: run.tokens_s), None, True),
             Figure(f"{at}: {lease[0].late} requests admitted after", "s", *medians(lambda run: run.admit_s)),
         ]
 
-    def _of_replay(self) -> tuple[float, float]:
+    def _of_replay(self, of: Callable[[LoopRun], float]) -> tuple[float, float]:
         """Of lease and of lockstep, in percent."""
         replays = self._runs["replay"]
         ours, naive = (
-            statistics.median(run.tokens_s / replay.tokens_s for run, replay in zip(runs, replays, strict=True)) * 100
+            statistics.median(of(run) / of(replay) for run, replay in zip(runs, replays, strict=True)) * 100
             for runs in (self._runs["lease"], self._runs["lockstep"])
         )
         return ours, naive

@@ -50,9 +50,11 @@ TIMEOUT_S = 300.0
 @dataclass(frozen=True, slots=True)
 class Mark:
     """How things stood with LOOP at one moment: seconds by time.perf_counter, and so many of them so far spent waiting
-    for the cache's mutex, inside the mailbox, applying rounds (in lockstep), and waiting with nothing to do."""
+    for the cache's mutex, inside the mailbox, applying rounds (in lockstep), and waiting with nothing to do. `cpu_s` is
+    the processor time that it has had."""
 
     at: float
+    cpu_s: float
     mutex_s: float
     mailbox_s: float
     rounds_s: float
@@ -73,7 +75,8 @@ class LoopClock:
 
     def mark(self) -> None:
         waited = self._mutex.waited_s.get(threading.get_ident(), 0.0)
-        self.marks.append(Mark(time.perf_counter(), waited, self.mailbox_s, self.rounds_s, self.idle_s))
+        now, cpu_s = time.perf_counter(), time.thread_time()
+        self.marks.append(Mark(now, cpu_s, waited, self.mailbox_s, self.rounds_s, self.idle_s))
 
 
 class Count:
