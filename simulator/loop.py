@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from ..admission.claim import Claim as Claimed
 from ..admission.claim import Drop, Grant, Order, Retract
@@ -56,14 +57,30 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """How long a rank's stage took for a wave."""
+
+    rank: int
+    wave: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Grew:
     """Capacity has grown on this rank."""
+
+
+class Phase(Enum):
+    """Where a running wave stands: at a touch of the cache, or at the work of the device itself."""
+
+    CACHE = auto()
+    DEVICE = auto()
 
 
 Mail = RoundUp | Planned | WaveStarted | WaveDone | Stopped | Grew
 """From LOOP to its rank's WAVE."""
 
-Control = Order | RoundDown | Admitted | StopPlanning | Finished | Grew
+Control = Order | RoundDown | Admitted | StopPlanning | Finished | Timed | Grew
 """From WAVE to its rank's LOOP."""
 
 
@@ -94,7 +111,9 @@ class Loop:
         """With how many controls had been put in before it came: it is run after those."""
         self.mails: deque[Mail] = deque()
         self._put = self._taken = self._released = 0
-        self._running: Generator[None] | None = None
+        self._running: Generator[Phase] | None = None
+        self.stage_time: Callable[[Wave], float] = lambda _: 0.0
+        """Seconds that the device needs for a wave, as they are reported."""
         self._admitted: dict[int, Admitted] = {}
 
     @property
@@ -118,11 +137,11 @@ class Loop:
     def arrive(self, wave: Wave) -> None:
         self.waves.append((self._put, wave))
 
-    def acts(self) -> list[tuple[str, Callable[[], None]]]:
+    def acts(self) -> list[tuple[str, Callable[[], object]]]:
         """What may happen next; planning apart."""
         if self._running is not None:
             return [("go on", self.go_on)]
-        acts: list[tuple[str, Callable[[], None]]] = []
+        acts: list[tuple[str, Callable[[], object]]] = []
         if self.inbox:
             acts.append(("take", self.take))
         if self.can_bring:
@@ -154,6 +173,9 @@ class Loop:
             case Finished(wave):
                 assert self.planner is not None
                 self.planner.complete(wave)
+            case Timed(rank, wave, seconds):
+                assert self.planner is not None
+                self.planner.observe(rank, wave, seconds)
             case Grew():
                 pass
         self.tell_of_room()
@@ -202,12 +224,14 @@ class Loop:
         self.waves.popleft()
         self._running = self._run(wave)
 
-    def go_on(self) -> None:
-        """The running wave, up to its next touch of the cache."""
+    def go_on(self) -> Phase | None:
+        """The running wave, up to its next touch of the cache or the device's work; None when it is done."""
         assert self._running is not None
-        if next(self._running, True):
+        phase = next(self._running, None)
+        if phase is None:
             self._running = None
             self.tell_of_room()
+        return phase
 
     def tell_of_room(self) -> None:
         if self._participant is not None:
@@ -218,28 +242,28 @@ class Loop:
             self._released = self._cache.released
             self.mails.append(Grew())
 
-    def _run(self, wave: Wave) -> Generator[None]:
+    def _run(self, wave: Wave) -> Generator[Phase]:
         self.mails.append(WaveStarted(self._epoch, self._number, wave.number))
         for span in wave.spans:
             yield from self._materialise(span)
         for span in wave.spans:
             sequence = self._cache.sequence(span.request)
             self._storage.compute(sequence, self._claims.request(span.request).tokens, span.start, span.end)
-        yield
+        yield Phase.DEVICE
         self._send(wave)
         tokens = tuple(FirstToken(span.request, 7, -0.5) for span in wave.spans if span.last and self._last)
-        yield
+        yield Phase.CACHE
         for span in wave.spans:
             self._cache.publish(span.request, span.end)
-            yield
+            yield Phase.CACHE
             if span.last:
                 self._cache.seal(span.request)
                 self._claims.finished(span.request)
-                yield
+                yield Phase.CACHE
         self._claims.wave_completed(wave.number)
-        self.mails.append(WaveDone(self._epoch, self._number, wave.number, 0.0, tokens))
+        self.mails.append(WaveDone(self._epoch, self._number, wave.number, self.stage_time(wave), tokens))
 
-    def _materialise(self, span: Piece) -> Generator[None]:
+    def _materialise(self, span: Piece) -> Generator[Phase]:
         request = span.request
         assert self._claims.find(request) is not None, "a wave names what this rank has not committed"
         sequence = self._cache.sequence(request)
@@ -247,8 +271,8 @@ class Loop:
         assert sequence.computed == span.start
         while (moves := self._cache.materialise(request, span.end)) is not None:
             self._storage.execute(moves)
-            yield
+            yield Phase.CACHE
         if sequence.source_slot >= 0:
             self._storage.resume(sequence)
-            yield
+            yield Phase.CACHE
             self._cache.resumed(request)

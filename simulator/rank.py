@@ -89,6 +89,7 @@ class Rank:
     The last frames that went over either may come again."""
 
     cache_type: type[StageCache] = StageCache
+    storage_type: type[Storage] = Storage
     participant_type: type[Participant] = Participant
 
     def __init__(
@@ -104,7 +105,9 @@ class Rank:
         chance: random.Random,
         send: Callable[[Wave], None],
         epoch: int = 1,
+        keys: PromptKeys | None = None,
     ) -> None:
+        """`keys` where ranks share what they have hashed."""
         self.number, self.spec, self._block, self._leased = number, spec, block_size, leased
         self.cache = self.cache_type(
             spec.windows,
@@ -121,11 +124,11 @@ class Rank:
         self._turnstile, self._chance = turnstile, chance
         self.interrupted = 0.0
         """How likely LOOP goes on between two calls that WAVE makes to the cache within one round."""
-        self.keys = PromptKeys(KEYS, block_size)
+        self.keys = keys or PromptKeys(KEYS, block_size)
         hints = self.cache.hint if leased else self.cache.probe
         self.participant = self.participant_type(number, epoch, self.cache, self.keys, block_size, hints)
         self.claims = Claims(self.cache)
-        self.storage = Storage(spec.windows, block_size, chance)
+        self.storage = self.storage_type(spec.windows, block_size, chance)
         last = number == ranks - 1
         on_loop = None if leased else self.participant
         self.loop = Loop(number, epoch, last, self.cache, self.claims, self.storage, batch, planner, on_loop, send)
