@@ -30,6 +30,13 @@ class StageProfile(BaseModel):
     context_s: float = Field(default=0.0, ge=0, le=1, description="each pair of a token and one before it")
     hop_s: float = Field(default=0.0, ge=0, le=60, description="a wave's way to the next stage")
     hop_token_s: float = Field(default=0.0, ge=0, le=1, description="each token's way to the next stage")
+    stages: int = Field(
+        default=0,
+        ge=0,
+        le=1_024,
+        description="how many stages the model was divided into for these times; with another number of them they are "
+        "taken to change as the layers of a stage do; 0: times are for whatever number there is",
+    )
     shares: tuple[float, ...] = Field(
         default=(), description="how the stages' times compare, one number a stage of any scale; empty: all alike"
     )
@@ -42,6 +49,14 @@ class StageProfile(BaseModel):
 
     def __str__(self) -> str:
         return self.name
+
+    def at(self, num_stages: int) -> Self:
+        """The profile of one of so many stages. What a hop takes stays; shares are for one number of stages only."""
+        if self.stages in (0, num_stages):
+            return self
+        part = self.stages / num_stages
+        scaled = {name: part * getattr(self, name) for name in ("wave_s", "weight_s", "token_s", "context_s")}
+        return self.model_copy(update={**scaled, "stages": num_stages})
 
     def factors(self, num_stages: int) -> list[float]:
         """Each stage's time as a multiple of the average. Raises `ValueError` where the shares are for another P."""
@@ -91,7 +106,7 @@ class StageCosts:
 
     def __init__(self, profile: StageProfile, num_stages: int, smoothing: float = 0.125) -> None:
         """Raises `ValueError` where the profile's shares are for another number of stages."""
-        self.profile = profile
+        self.profile = profile = profile.at(num_stages)
         self._factors = profile.factors(num_stages)
         self._observed = [False] * num_stages
         self._smoothing = smoothing

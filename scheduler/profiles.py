@@ -13,6 +13,7 @@ KIMI_K3_GB300 = StageProfile(
     weight_s=0.0226,
     token_s=18.0e-6,
     context_s=0.114e-9,
+    stages=8,
 )
 """Kimi K3 on eight GB300: fitted by `simulator/fit.py` to the paper's cold runs, but for weight_s."""
 

@@ -114,11 +114,17 @@ class Loop:
         self._running: Generator[Phase] | None = None
         self.stage_time: Callable[[Wave], float] = lambda _: 0.0
         """Seconds that the device needs for a wave, as they are reported."""
+        self._wave: Wave | None = None
         self._admitted: dict[int, Admitted] = {}
 
     @property
     def busy(self) -> bool:
         return self._running is not None
+
+    @property
+    def wave(self) -> Wave | None:
+        """The one that runs."""
+        return self._wave if self.busy else None
 
     @property
     def can_bring(self) -> bool:
@@ -243,6 +249,7 @@ class Loop:
             self.mails.append(Grew())
 
     def _run(self, wave: Wave) -> Generator[Phase]:
+        self._wave = wave
         self.mails.append(WaveStarted(self._epoch, self._number, wave.number))
         for span in wave.spans:
             yield from self._materialise(span)

@@ -30,7 +30,7 @@ class VirtualPipeline:
         seed: int = 0,
     ) -> None:
         """`jitter`: the standard deviation of the logarithm of a stage's time about the profile's."""
-        self._planner, self._profile = planner, profile
+        self._planner, self._profile = planner, profile.at(num_stages)
         self._factors = profile.factors(num_stages)
         self._ahead, self._jitter, self._random = planned_ahead, jitter, random.Random(seed)
         self._free = [0.0] * num_stages
