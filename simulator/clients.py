@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -28,9 +27,15 @@ class Clients:
     def __init__(self, spec: ClusterSpec) -> None:
         self.clock = Clock()
         self.cluster = Cluster(spec, self.clock, self._completed)
-        self.seen: list[Seen] = []
         self._spec = spec
-        self._sent: dict[str, tuple[float, int]] = {}
+        self._sent: dict[str, tuple[int, float, int]] = {}
+        """By name: its number, when it was sent, and how long it is."""
+        self._seen: dict[int, Seen] = {}
+        self._count = 0
+        self._last = 0.0
+        self._pending = False
+        """Whether a prompt's time has not come yet."""
+        self._timed: Iterator[tuple[float, bytes]] = iter(())
         self._waiting: Iterator[bytes] = iter(())
         self._closed = False
 
@@ -42,24 +47,32 @@ class Clients:
             self._send_next()
         return self._run()
 
-    def open_loop(self, prompts: Iterable[bytes], requests_per_s: float, seed: int) -> Outcome:
-        """A Poisson stream: prompts are sent whatever has completed."""
-        chance, at = random.Random(seed), 0.0
+    def timed(self, prompts: Iterable[tuple[float, bytes]]) -> Outcome:
+        """Prompts are sent at their times, in seconds from the beginning, whatever has completed."""
         self._closed = False
-        for prompt in prompts:
-            at += chance.expovariate(requests_per_s)
-            self.clock.at(at, lambda prompt=prompt: self._send(prompt))
+        self._timed = iter(prompts)
+        self._expect_next()
         return self._run()
+
+    def by_sending(self) -> list[Seen]:
+        """What was seen, in the order in which it was sent."""
+        return [seen for _, seen in sorted(self._seen.items())]
+
+    def _expect_next(self) -> None:
+        following = next(self._timed, None)
+        if following is not None:
+            at, prompt = following
+            self._pending = True
+            self.clock.at(at, lambda: (self._send(prompt), self._expect_next()))
+        else:
+            self._pending = False
 
     def _run(self) -> Outcome:
         begin = self.clock.now
-        last = begin
-        while self._sent or not self.seen:
+        while self._sent or not self._seen or self._pending:
             if not self.clock.step():
                 raise AssertionError("requests are waiting, and nothing is going to happen")
-            if self.seen:
-                last = self.seen[-1].sent_at + self.seen[-1].seconds
-        return self._outcome(last - begin)
+        return self._outcome(self._last - begin)
 
     def _send_next(self) -> None:
         prompt = next(self._waiting, None)
@@ -67,18 +80,21 @@ class Clients:
             self._send(prompt)
 
     def _send(self, prompt: bytes) -> None:
-        self._sent[self.cluster.submit(prompt)] = (self.clock.now, len(prompt) // 4)
+        self._sent[self.cluster.submit(prompt)] = (self._count, self.clock.now, len(prompt) // 4)
+        self._count += 1
 
     def _completed(self, done: Completed) -> None:
-        sent_at, num_tokens = self._sent.pop(done.name)
-        self.seen.append(Seen(sent_at, self.clock.now - sent_at, num_tokens, done.cached_tokens))
+        number, sent_at, num_tokens = self._sent.pop(done.name)
+        self._last = self.clock.now
+        self._seen[number] = Seen(sent_at, self._last - sent_at, num_tokens, done.cached_tokens)
         if self._closed:
             self._send_next()
 
     def _outcome(self, wall_s: float) -> Outcome:
-        took = sorted(one.seconds for one in self.seen)
+        seen = self._seen.values()
+        took = sorted(one.seconds for one in seen)
         return Outcome(
-            tokens_s=sum(one.num_tokens for one in self.seen) / wall_s,
+            tokens_s=sum(one.num_tokens for one in seen) / wall_s,
             p50_s=percentile(took, 50),
             p95_s=percentile(took, 95),
             mean_s=sum(took) / len(took),

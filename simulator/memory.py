@@ -42,23 +42,51 @@ class CachedModel:
     ) -> StageMemory:
         """Of one of `num_stages` equal stages, whose weights leave the rest of `device_bytes` to its caches. Raises
         CapacityError when that is too little."""
-        layers = (
-            _layer(0, Window.ATTENTION, -(-self.attention_layers * self.token_bytes // num_stages)),
-            _layer(1, Window.RECURRENT, -(-self.recurrent_layers * self.state_bytes // num_stages)),
-        )
-        room = RankCacheConfig(
+        return _memory(
+            token_bytes=self.attention_layers * self.token_bytes / num_stages,
+            state_bytes=self.recurrent_layers * self.state_bytes / num_stages,
+            device_bytes=device_bytes - self.weight_bytes / num_stages,
+            host_bytes=host_bytes,
             block_size=block_size,
-            memory_bytes=int(device_bytes - self.weight_bytes / num_stages),
-            host_memory_bytes=int(host_bytes),
+            snapshot_interval=snapshot_interval,
+            retention=retention,
         )
-        capacity = plan_capacity(layers, room, snapshot_interval=snapshot_interval, live_slots=128)
-        return StageMemory(capacity.num_pages, capacity.num_slots, capacity.host_pages, capacity.host_slots, retention)
+
+    def tensor_parallel_memory(
+        self, num_ranks: int, device_bytes: float, host_bytes: float, block_size: int, snapshot_interval: int
+    ) -> StageMemory:
+        """Of each of `num_ranks` that divide every layer's heads among them: latents have none, and are on every rank
+        whole. Raises CapacityError."""
+        return _memory(
+            token_bytes=self.attention_layers * self.token_bytes,
+            state_bytes=self.recurrent_layers * self.state_bytes / num_ranks,
+            device_bytes=device_bytes - self.weight_bytes / num_ranks,
+            host_bytes=host_bytes,
+            block_size=block_size,
+            snapshot_interval=snapshot_interval,
+            retention="lru",
+        )
 
 
-def _layer(number: int, window: Window, num_bytes: int) -> LayerCache:
-    return LayerCache(
-        number, f"layer {number}", "any", window, (TensorSpec("state", (-(-num_bytes // 2),), "bfloat16"),)
-    )
+def _memory(
+    *,
+    token_bytes: float,
+    state_bytes: float,
+    device_bytes: float,
+    host_bytes: float,
+    block_size: int,
+    snapshot_interval: int,
+    retention: Retention,
+) -> StageMemory:
+    layers = _layer(0, Window.ATTENTION, token_bytes), _layer(1, Window.RECURRENT, state_bytes)
+    room = RankCacheConfig(block_size=block_size, memory_bytes=int(device_bytes), host_memory_bytes=int(host_bytes))
+    capacity = plan_capacity(layers, room, snapshot_interval=snapshot_interval, live_slots=128)
+    return StageMemory(capacity.num_pages, capacity.num_slots, capacity.host_pages, capacity.host_slots, retention)
+
+
+def _layer(number: int, window: Window, num_bytes: float) -> LayerCache:
+    state = TensorSpec("state", (max(1, round(num_bytes / 2)),), "bfloat16")
+    return LayerCache(number, f"layer {number}", "any", window, (state,))
 
 
 KIMI_K3 = CachedModel(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..scheduler.cost_model import StageProfile
 from .workloads import Cell, Family
 
 STAGES = 8
@@ -14,6 +15,10 @@ SCHEDULER = {
 }
 """MPU as the K3 runs had it: M or M/2 by what is not scheduled yet, for one pipeline fill. No persistence is told of
 these runs, and their single requests show none."""
+
+TENSOR_PARALLEL = StageProfile(name="trtllm-tp8", wave_s=0.005, token_s=39.4e-6, context_s=0.0966e-9)
+"""TensorRT-LLM on the same eight GPUs, seen as one stage: what its cold runs at c = 32 come to, 23.5, 21.7 and 19.25
+thousand tokens a second for 64K, 128K and 256K tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class Rank:
         self._turnstile, self._chance = turnstile, chance
         self.interrupted = 0.0
         """How likely LOOP goes on between two calls that WAVE makes to the cache within one round."""
-        self.keys = keys or PromptKeys(KEYS, block_size)
+        self.keys = PromptKeys(KEYS, block_size) if keys is None else keys
         hints = self.cache.hint if leased else self.cache.probe
         self.participant = self.participant_type(number, epoch, self.cache, self.keys, block_size, hints)
         self.claims = Claims(self.cache)
