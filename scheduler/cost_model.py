@@ -58,6 +58,14 @@ class StageProfile(BaseModel):
         scaled = {name: part * getattr(self, name) for name in ("wave_s", "weight_s", "token_s", "context_s")}
         return self.model_copy(update={**scaled, "stages": num_stages})
 
+    def slowed(self, num_stages: int, stage: int, factor: float) -> Self:
+        """The same with one stage that takes `factor` times as long, and all others as long as before."""
+        factors = self.factors(num_stages)
+        factors[stage] *= factor
+        average = sum(factors) / num_stages
+        times = {name: average * getattr(self, name) for name in ("wave_s", "weight_s", "token_s", "context_s")}
+        return self.model_copy(update={**times, "shares": tuple(factors)})
+
     def factors(self, num_stages: int) -> list[float]:
         """Each stage's time as a multiple of the average. Raises `ValueError` where the shares are for another P."""
         if not self.shares:

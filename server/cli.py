@@ -62,9 +62,22 @@ def _decode(args: argparse.Namespace) -> int:
     return run_decode(args)
 
 
+def _simulate_flags(parser: argparse.ArgumentParser) -> None:
+    from ..simulator.simulate import add_simulate_flags
+
+    add_simulate_flags(parser)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from ..simulator.simulate import run_simulate
+
+    return run_simulate(args)
+
+
 COMMANDS = (
     Command("serve", "serve a model's prefill over HTTP", _serve_flags, _serve),
     Command("stage", "run one stage of a group by itself", _stage_flags, _stage),
+    Command("simulate", "serve a workload on a simulated cluster, in virtual time", _simulate_flags, _simulate),
     Command("decode", "decode from a prefill's handle, or run one prompt", _decode_flags, _decode),
 )
 

@@ -18,6 +18,7 @@ SLOWER = 1.23
 """B300 stages beside the fitted GB300 ones."""
 BATCH = 16
 COLD, WARM, LONG = Cell("cold", 131_072, 16), Cell("reuse", 131_072, 8), Cell("reuse", 262_144, 32)
+CELLS = COLD, WARM, LONG
 RUNGS: tuple[tuple[str, str, Rung, str], ...] = (
     ("R1", "naive lockstep preparation", NAIVE, "static"),
     ("R2", "wave admission and transport", DECOUPLED, "static"),
@@ -48,7 +49,7 @@ class Step:
 
 def tasks() -> list[tuple[str, Cell]]:
     """The rungs' names and cells, for `run_step`."""
-    return [(name, cell) for name, _, _, _ in RUNGS for cell in (COLD, WARM, LONG)]
+    return [(name, cell) for name, _, _, _ in RUNGS for cell in CELLS]
 
 
 def run_step(name: str, cell: Cell, block_size: int) -> Step:

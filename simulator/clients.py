@@ -54,6 +54,10 @@ class Clients:
         self._expect_next()
         return self._run()
 
+    @property
+    def cached_tokens(self) -> int:
+        return sum(seen.cached_tokens for seen in self._seen.values())
+
     def by_sending(self) -> list[Seen]:
         """What was seen, in the order in which it was sent."""
         return [seen for _, seen in sorted(self._seen.items())]

@@ -35,6 +35,10 @@ class RefusedError(ValueError):
     """The group cannot serve the prompt at all."""
 
 
+class NoRoomError(ValueError):
+    """The caches cannot hold what is to be there beforehand."""
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """What a cluster is made of. `profile` is how long stages take; what the planner believes of it is in `scheduler`.
@@ -123,9 +127,10 @@ class Cluster:
         return name
 
     def preload(self, tokens: bytes, upto: int, snapshots: tuple[int, ...]) -> None:
-        """Leaves the first `upto` tokens cached on every rank, with these snapshots, in no time."""
+        """Leaves the first `upto` tokens cached on every rank, with these snapshots, in no time. Raises NoRoomError."""
         for rank in self.ranks:
-            rank.preload(tokens, upto, snapshots)
+            if not rank.leave(tokens, upto, snapshots):
+                raise NoRoomError(f"a prefix of {upto} tokens and {len(snapshots)} snapshots finds no room")
         self._wake_all()
 
     # What was measured.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..admission.config import AdmissionConfig
@@ -17,11 +15,12 @@ from .costs import PlaneCosts
 from .memory import GB300_BYTES, GB300_HOST_BYTES, KIMI_K3
 from .paper_k3 import SCHEDULER, STAGES
 from .rungs import LEASED, Rung
-from .workloads import Cell, Job
+from .workloads import Cell, Prompts, prompts
 
 BLOCK = 64
 INTERVAL = 8_192
 """Tokens between snapshots."""
+VOCABULARY = 163_840
 
 
 @dataclass(frozen=True)
@@ -63,30 +62,16 @@ def run_cell(cell: Cell, policy: str, setting: Setting | None = None, requests: 
     setting = setting or Setting()
     clients = Clients(setting.cluster(policy))
     jobs = cell.jobs(requests or max(64, 8 * cell.concurrency), setting.block_size)
-    prefixes = warm_up(clients, jobs, cell.concurrency)
-    outcome = clients.closed_loop(prompts(jobs, prefixes), cell.concurrency)
+    sent = prompts(jobs, seed=0, vocab_size=VOCABULARY, prefixes=cell.concurrency)
+    warm_up(clients, sent)
+    outcome = clients.closed_loop((tokens.tobytes() for tokens in sent), cell.concurrency)
     clients.come_to_rest()
     return outcome
 
 
-def warm_up(clients: Clients, jobs: Sequence[Job], count: int) -> list[bytes]:
-    """Leaves `count` prefixes cached on every rank, as long as the jobs' longest, in the state in which a request that
-    ends there leaves them: with snapshots at the interval, and at the end. Returns their tokens."""
-    reused = max(job.endpoint for job in jobs)
-    chance = random.Random("prefixes")
-    prefixes = [chance.randbytes(4 * reused) for _ in range(count if reused else 0)]
-    for prefix in prefixes:
-        clients.cluster.preload(prefix, reused, (*range(INTERVAL, reused, INTERVAL), reused))
-    return prefixes
-
-
-def prompts(jobs: Sequence[Job], prefixes: Sequence[bytes]) -> Iterator[bytes]:
-    """Warm requests take the prefixes in turn, and everything else is their own. Made one by one: they are long."""
-    chance, warm = random.Random("prompts"), 0
-    for job in jobs:
-        own = chance.randbytes(4 * (job.num_tokens - job.endpoint))
-        if job.endpoint:
-            yield prefixes[warm % len(prefixes)][: 4 * job.endpoint] + own
-            warm += 1
-        else:
-            yield own
+def warm_up(clients: Clients, sent: Prompts) -> None:
+    """Leaves on every rank what the prompts that come first leave there, in no time: each prefix, with snapshots at the
+    interval and at its end."""
+    for tokens in sent.warm_up():
+        reused = len(tokens) - 1
+        clients.cluster.preload(tokens.tobytes(), reused, (*range(INTERVAL, reused, INTERVAL), reused))

@@ -219,8 +219,13 @@ class Rank:
         return self._alone(prompt[: 4 * tokens], (last,) if keep and last else (), bool(keep))
 
     def preload(self, tokens: bytes, upto: int, snapshots: tuple[int, ...] = ()) -> None:
-        """Computes the first `upto` tokens, with snapshots at exactly these positions, and leaves them cached."""
-        assert self._alone(tokens[: 4 * upto], snapshots, True), "no room"
+        """`leave`, where there must be room."""
+        assert self.leave(tokens, upto, snapshots), "no room"
+
+    def leave(self, tokens: bytes, upto: int, snapshots: tuple[int, ...]) -> bool:
+        """Computes the first `upto` tokens, with snapshots at exactly these positions, and leaves them cached. False
+        when there was no room."""
+        return self._alone(tokens[: 4 * upto], snapshots, True)
 
     def _alone(self, tokens: bytes, snapshots: tuple[int, ...], computed: bool) -> bool:
         self._strangers += 1
