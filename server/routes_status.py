@@ -77,6 +77,7 @@ async def state(request: Request) -> Response:
         "block_size": group.up.block_size if group.up else None,
         "snapshot_interval": group.up.snapshot_interval if group.up else None,
         "max_prompt_tokens": group.up.max_prompt_tokens if group.up else None,
+        "vocab_size": context.tokenizer.vocab_size,
         "stages": group.up.stages if group.up else [],
     }
     if group.last_state is not None:

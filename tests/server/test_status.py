@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from wavepp.admission.effects import Reuse
 from wavepp.engine.messages import GetState, Submit
 
-from .front import Front, OpenFront, error_of, run
+from .front import VOCAB, Front, OpenFront, error_of, run
 
 PROTECTED = [
     ("GET", "/v1/models"),
@@ -196,6 +196,7 @@ async def test_state_shows_the_group_the_stages_and_this_process(open_front: Ope
         state: dict[str, Any] = (await front.http.get("/v1/state")).json()
         assert (state["status"], state["epoch"], state["model"]) == ("up", 1, "tiny")
         assert (state["queued"], state["running"], state["waves_in_flight"]) == (3, 2, 4)
+        assert (state["block_size"], state["vocab_size"]) == (16, VOCAB)
         assert [stage["address"] for stage in state["stages"]] == ["tcp://10.0.0.0:7000", "tcp://10.0.0.1:7000"]
         assert state["ranks"][0]["pages_reclaimable"] == 30
         assert (state["ranks"][0]["escrows"], state["ranks"][0]["host_pages_total"]) == (7, 60)
