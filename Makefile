@@ -17,7 +17,7 @@ STAMP := $(VENV)/installed
 FOLDERS := server engine cache admission scheduler models client simulator bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo bench simulate test check format clean
+.PHONY: help install serve demo bench simulate reproduce test check format clean
 
 help:
 	@echo "make serve    serve $(MODEL) on $(PP) stages at http://$(HOST):$(PORT) (MODEL= PP= PORT= ARGS=)"
@@ -25,6 +25,7 @@ help:
 	@echo "make test     all tests"
 	@echo "make bench    prefill throughput beside transformers' own"
 	@echo "make simulate attack a simulated group with random orders of events (ARGS=\"--minutes 5\")"
+	@echo "make reproduce  the paper's tables, simulated: docs/reproduction.md and its plots"
 	@echo "make check    ruff and basedpyright"
 	@echo "make install  the environment, in $(VENV) (the others do this by themselves)"
 
@@ -55,6 +56,9 @@ bench: $(STAMP)
 simulate: ARGS := $(or $(ARGS),--minutes 5)
 simulate: $(STAMP)
 	$(RUN)/python -m wavepp.simulator.campaign $(ARGS)
+
+reproduce: $(STAMP)
+	$(RUN)/python -m wavepp.simulator.reproduce $(ARGS)
 
 test: $(STAMP)
 	$(RUN)/python -m pytest $(ARGS)
