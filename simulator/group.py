@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..admission.capacity import GroupCapacity
 from ..admission.config import AdmissionConfig
-from ..admission.effects import Admitted, Completed, Ended, Progressed, Refusal, StopPlanning
+from ..admission.effects import Admitted, Completed, Effect, Ended, Refusal
 from ..admission.leader import Leader
-from ..admission.messages import RoundDown, RoundUp, WaveDone, WaveStarted
+from ..admission.messages import RoundDown, RoundUp
 from ..admission.prompt_keys import PromptKeys
 from ..admission.request import Sampling
 from ..admission.snapshot_plan import SnapshotPlanner
 from ..cache.answers import Pull
-from ..engine.publication import Publication
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.planner import Planner
-from .loop import Finished, Grew, Planned, Stopped, Wave
+from .leading import Leading
+from .loop import Wave
 from .rank import KEYS, Rank, RankSpec, encode, heard_from
 from .unowned import Unowned
 from .witness import Witness, entry_of
@@ -79,7 +79,7 @@ class Group:
         self.sent: list[RoundDown] = []
         self.keep_sent = False
         """Whether `sent` is to be filled with every round."""
-        self._publication = Publication(len(specs))
+        self._leading = Leading(self.leader, self.ranks[0].loop, len(specs), self._see, self.witness.look)
 
     # Front end.
 
@@ -186,20 +186,7 @@ class Group:
         raise AssertionError("it does not come to rest")
 
     def carry_out(self) -> None:
-        for effect in self.leader.take_effects():
-            match effect:
-                case Admitted():
-                    self.witness.admits(effect)
-                    self.ranks[0].loop.put(effect)
-                case StopPlanning():
-                    self.ranks[0].loop.put(effect)
-                case Completed():
-                    self.witness.completes(effect)
-                case Ended():
-                    self.witness.ends(effect)
-                case Progressed():
-                    pass
-        self.witness.look()
+        self._leading.carry_out()
 
     def lacks_room(self, name: str) -> bool:
         """Whether a request that waits would be turned away if it were tried again now, with nothing else going on."""
@@ -237,32 +224,20 @@ class Group:
         self._take(rank.report())
 
     def _take(self, message: object) -> None:
-        match message:
-            case RoundUp():
-                self.witness.heard(message)
-                self.leader.on_round_up(message, self.now)
-            case WaveStarted():
-                self.leader.heard(message.rank, self.now, in_wave=True)
-            case WaveDone():
-                self._wave_done(message)
-            case Planned(wave):
-                self._publication.planned(wave.number, tuple((span.request, span.end) for span in wave.spans))
-            case Stopped():
-                self.leader.on_stopped(message.request, message.after_wave, self.now)
-            case _:
-                assert message is None or isinstance(message, Grew)
-        self.carry_out()
+        if isinstance(message, RoundUp):
+            self.witness.heard(message)
+        self._leading.take(message, self.now)
 
-    def _wave_done(self, done: WaveDone) -> None:
-        self.leader.heard(done.rank, self.now)
-        if done.rank == len(self.ranks) - 1:
-            self.ranks[0].loop.put(Finished(done.wave))
-        for request, computed in self._publication.done(done.rank, done.wave):
-            self.leader.on_published(request, computed, self.now)
-            self.carry_out()
-        for token in done.first_tokens:
-            self.leader.on_first_token(token, self.now)
-            self.carry_out()
+    def _see(self, effect: Effect) -> None:
+        match effect:
+            case Admitted():
+                self.witness.admits(effect)
+            case Completed():
+                self.witness.completes(effect)
+            case Ended():
+                self.witness.ends(effect)
+            case _:
+                pass
 
 
 _TRIAL = 2_000_000_000
