@@ -74,9 +74,22 @@ def _simulate(args: argparse.Namespace) -> int:
     return run_simulate(args)
 
 
+def _bench_flags(parser: argparse.ArgumentParser) -> None:
+    from ..bench.load_cli import add_load_flags
+
+    add_load_flags(parser)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from ..bench.load_cli import run_bench
+
+    return run_bench(args)
+
+
 COMMANDS = (
     Command("serve", "serve a model's prefill over HTTP", _serve_flags, _serve),
     Command("stage", "run one stage of a group by itself", _stage_flags, _stage),
+    Command("bench", "put load on a running server, and measure it", _bench_flags, _bench),
     Command("simulate", "serve a workload on a simulated cluster, in virtual time", _simulate_flags, _simulate),
     Command("decode", "decode from a prefill's handle, or run one prompt", _decode_flags, _decode),
 )
