@@ -53,6 +53,11 @@ class Planner:
     def num_lanes(self) -> int:
         return len(self._lanes)
 
+    @property
+    def stage_factors(self) -> tuple[float, ...]:
+        """Each stage's expected time, as a multiple of the profile's."""
+        return self._costs.factors
+
     def lane(self, request: int) -> Lane | None:
         """The request's lane, to be read only; None before admission and once its last chunk is scheduled."""
         return self._lanes.get(request)
