@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..cache.config import RankCacheConfig, plan_capacity
+from ..cache.errors import CapacityError
 from ..cache.eviction import Retention
 from ..cache.layout import LayerCache, TensorSpec, Window
 
@@ -78,6 +79,10 @@ def _memory(
     snapshot_interval: int,
     retention: Retention,
 ) -> StageMemory:
+    if device_bytes <= 0:
+        raise CapacityError(
+            "the model's weights alone are more than a device holds: use more stages, or give num_pages and num_slots"
+        )
     layers = _layer(0, Window.ATTENTION, token_bytes), _layer(1, Window.RECURRENT, state_bytes)
     room = RankCacheConfig(block_size=block_size, memory_bytes=int(device_bytes), host_memory_bytes=int(host_bytes))
     capacity = plan_capacity(layers, room, snapshot_interval=snapshot_interval, live_slots=128)

@@ -114,8 +114,8 @@ def test_one_wave_takes_the_links_and_every_stage_and_hop() -> None:
     costs = FREE.model_copy(update={"link_s": 0.001, "round_s": 0.0005, "front_s": 0.25})
     outcome = run(spec_of(costs=costs), [Job(640, 0)], 1)
     stages = STAGES * PROFILE.wave(640, 640 * 639 / 2) + (STAGES - 1) * PROFILE.hop(640)
-    # Two rounds: the first brings hints, the second votes; ranks are asked and answer over a link. Rank 0 begins when it
-    # has applied the third, which admits. The last rank's report comes back over a link.
+    # Two rounds: the first brings hints, the second votes; ranks are asked and answer over a link. Rank 0 begins when
+    # it has applied the third, which admits. The last rank's report comes back over a link.
     admission = 2 * (0.001 + 0.0005 + 0.001) + 0.0005
     assert outcome.p50_s == pytest.approx(0.25 + admission + stages + 0.001)
     assert outcome.bubble == pytest.approx(1 - STAGES * PROFILE.wave(640, 640 * 639 / 2) / STAGES / outcome.wall_s)
