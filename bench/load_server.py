@@ -69,11 +69,20 @@ class _ErrorBody(msgspec.Struct):
 class LoadServer:
     """Owned by one event loop. Bodies are sent as they are given, so that nothing is encoded while time runs."""
 
-    def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 600.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0), pool=None)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, limits=limits)
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=timeout, limits=limits, transport=transport
+        )
         self._decoder = msgspec.json.Decoder(PrefillResult)
 
     async def __aenter__(self) -> Self:
