@@ -106,7 +106,7 @@ def sensitivity() -> str:
         for tokens in (131_072, 262_144):
             cell = Cell("reuse", tokens, 1)
             outcome = run_cell(cell, config_of("cost", profile), profile, Surroundings(STAGES), requests=64)
-            gains.append(f"{outcome.tokens_s / MEASURED[cell].tokens_s:.2f} at {tokens // 1_024}K")
+            gains.append(f"{outcome.tokens_s / MEASURED[cell].tokens_s:.2f} at {tokens // 1_000}K")
         lines.append(f"{what}: {', '.join(gains)}")
     return "\n".join(lines)
 

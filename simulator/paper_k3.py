@@ -18,7 +18,7 @@ these runs, and their single requests show none."""
 
 TENSOR_PARALLEL = StageProfile(name="trtllm-tp8", wave_s=0.005, token_s=39.4e-6, context_s=0.0966e-9)
 """TensorRT-LLM on the same eight GPUs, seen as one stage: what its cold runs at c = 32 come to, 23.5, 21.7 and 19.25
-thousand tokens a second for 64K, 128K and 256K tokens."""
+thousand tokens a second for 65K, 131K and 262K tokens."""
 
 
 @dataclass(frozen=True, slots=True)

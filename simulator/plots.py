@@ -65,7 +65,7 @@ def _grid(title: str, series: Any, ylabel: str) -> Any:
     for axes, (family, tokens) in zip(all_axes.flat, ROWS, strict=True):
         cells = _cells(family, tokens)
         _bars(axes, [f"c={cell.concurrency}" for cell in cells], series(cells))
-        axes.set_title(f"{family} {tokens // 1024}K" if tokens else "mixed 131K warm, 262K cold")
+        axes.set_title(f"{family} {tokens // 1000}K" if tokens else "mixed 131K warm, 262K cold")
         axes.set_ylabel(ylabel)
     all_axes[0][0].legend(frameon=False)
     figure.suptitle(title)

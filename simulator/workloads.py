@@ -107,7 +107,7 @@ class Cell:
     concurrency: int
 
     def __str__(self) -> str:
-        size = f" {self.input_tokens // 1_024}K" if self.input_tokens else ""
+        size = f" {self.input_tokens // 1_000}K" if self.input_tokens else ""
         return f"{self.family}{size} c={self.concurrency}"
 
     def jobs(self, count: int, block_size: int, shuffle: int | None = None) -> list[Job]:

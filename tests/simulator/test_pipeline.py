@@ -213,7 +213,7 @@ def test_cost_learns_that_stages_are_slower_and_uneven() -> None:
 def test_the_table_names_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline.main(["--cells", "reuse:131072:1", "--policies", "mpu"]) == 0
     printed = capsys.readouterr()
-    assert "reuse 128K c=1" in printed.out
+    assert "reuse 131K c=1" in printed.out
     assert "56,810" in printed.out
     assert "1 of 1" in printed.err
 
