@@ -70,9 +70,10 @@ class SchedulerConfig(BaseModel):
     )
     ageing_s: float = Field(
         default=10.0,
-        gt=0,
+        ge=0.001,
         le=86_400,
-        description="a request that waited so long is served as if it were a priority level more urgent, and so on",
+        description="a request that waited so long counts as one priority level more urgent, in admission and in waves, "
+        "and so on",
     )
     progress_deadline_s: float = Field(
         default=5.0,

@@ -18,9 +18,9 @@ class DuplicateLane(ValueError):  # noqa: N818
 class Lane:
     """A request's place across waves, until its last chunk is scheduled. Tokens before `position` are reused or
     scheduled; `end` is the prompt's length. `last_wave` is −1 until a wave names the request. `waiting_since` is when
-    the lane was first seen unscheduled after its last span, `admitted_at` when it was first seen at all, and
-    `deadline` when its last token should be computed, all in the planner's time. Of two priorities the lower number
-    goes first."""
+    the lane was first seen unscheduled after its last span, `arrived_at` when the request came or, where nobody said,
+    when the lane was first seen, and `deadline` when its last token should be computed, all in the planner's time. Of
+    two priorities the lower number goes first."""
 
     request: int
     attempt: int
@@ -30,7 +30,7 @@ class Lane:
     priority: int = 0
     deadline: float | None = None
     last_wave: int = -1
-    admitted_at: float | None = None
+    arrived_at: float | None = None
     waiting_since: float | None = None
 
     @property
@@ -63,6 +63,7 @@ class Lanes:
         num_tokens: int,
         priority: int = 0,
         deadline: float | None = None,
+        arrived_at: float | None = None,
     ) -> Lane:
         """Raises `DuplicateLane`; `ValueError` unless the endpoint is block-aligned and leaves a token to compute."""
         if request in self._lanes:
@@ -72,7 +73,7 @@ class Lanes:
                 f"request {request}: endpoint {endpoint} of {num_tokens} tokens must be a multiple of "
                 f"{self._block_size} and leave at least one token to compute"
             )
-        lane = Lane(request, attempt, endpoint, endpoint, num_tokens, priority, deadline)
+        lane = Lane(request, attempt, endpoint, endpoint, num_tokens, priority, deadline, arrived_at=arrived_at)
         self._lanes[request] = lane
         return lane
 

@@ -71,13 +71,16 @@ class Planner:
         *,
         priority: int = 0,
         deadline: float | None = None,
+        arrived_at: float | None = None,
     ) -> None:
         """Opens a lane for the tokens [endpoint, num_tokens), behind those before it. Lower `priority` numbers are
-        served first; `deadline`, in the planner's time, is when the last token should be computed. Raises
-        `DuplicateLane`, and `ValueError` on an endpoint that is unaligned or leaves nothing to compute."""
+        served first; `deadline`, in the planner's time, is when the last token should be computed; ageing counts from
+        `arrived_at`, or from when `plan` first sees the lane. Raises `DuplicateLane`, and `ValueError` on an endpoint
+        that is unaligned or leaves nothing to compute."""
         if self._ring.last_wave_of(request) >= 0:
             raise DuplicateLane(f"request {request} is still in flight")
-        self._policy.admitted(self._lanes.add(request, attempt, endpoint, num_tokens, priority, deadline))
+        lane = self._lanes.add(request, attempt, endpoint, num_tokens, priority, deadline, arrived_at)
+        self._policy.admitted(lane)
         self._holding = False
 
     def stop(self, request: int) -> int:
@@ -149,8 +152,8 @@ class Planner:
         for lane in self._lanes:
             if lane.waiting_since is None:
                 lane.waiting_since = now
-                if lane.admitted_at is None:
-                    lane.admitted_at = now
+                if lane.arrived_at is None:
+                    lane.arrived_at = now
             elif now - lane.waiting_since >= self._config.progress_deadline_s:
                 late.append(lane.request)
         return frozenset(late)

@@ -6,8 +6,8 @@ from wavepp.scheduler.lanes import Lane
 from wavepp.scheduler.order import ServiceOrder
 
 
-def lane_of(request: int, admitted_at: float = 0.0, priority: int = 0, deadline: float | None = None) -> Lane:
-    return Lane(request, 0, 0, 0, 100, priority, deadline, admitted_at=admitted_at)
+def lane_of(request: int, arrived_at: float = 0.0, priority: int = 0, deadline: float | None = None) -> Lane:
+    return Lane(request, 0, 0, 0, 100, priority, deadline, arrived_at=arrived_at)
 
 
 def order_of(lanes: list[Lane], now: float, ageing_s: float = 10.0, least_s: float = 1.0) -> list[int]:
@@ -17,7 +17,7 @@ def order_of(lanes: list[Lane], now: float, ageing_s: float = 10.0, least_s: flo
 @settings(deadline=None)
 @given(ages=st.lists(st.floats(0, 100), min_size=1, max_size=20), ageing_s=st.floats(0.1, 50))
 def test_without_wishes_it_is_first_come_first_served_at_any_age(ages: list[float], ageing_s: float) -> None:
-    lanes = [lane_of(n, admitted_at) for n, admitted_at in enumerate(sorted(ages))]
+    lanes = [lane_of(n, arrived_at) for n, arrived_at in enumerate(sorted(ages))]
     assert order_of(lanes, 100.0, ageing_s) == list(range(len(lanes)))
     lanes.append(lane_of(len(lanes), 100.0, priority=1_000))
     assert order_of(lanes, 100.0, ageing_s) == list(range(len(lanes)))
@@ -43,9 +43,9 @@ def test_a_deadline_that_cannot_be_met_no_longer_hurries() -> None:
 
 
 def test_whoever_waits_long_enough_overtakes_newcomers_of_any_urgency() -> None:
-    old = lane_of(0, admitted_at=0.0, priority=3)
+    old = lane_of(0, arrived_at=0.0, priority=3)
     for now in (0.0, 29.0):
-        assert order_of([old, lane_of(1, admitted_at=now)], now) == [1, 0]
-    assert order_of([old, lane_of(1, admitted_at=30.0)], 30.0) == [0, 1]
-    assert order_of([old, lane_of(1, admitted_at=39.0, deadline=45.0)], 39.0) == [1, 0]
-    assert order_of([old, lane_of(1, admitted_at=40.0, deadline=45.0)], 40.0) == [0, 1]
+        assert order_of([old, lane_of(1, arrived_at=now)], now) == [1, 0]
+    assert order_of([old, lane_of(1, arrived_at=30.0)], 30.0) == [0, 1]
+    assert order_of([old, lane_of(1, arrived_at=39.0, deadline=45.0)], 39.0) == [1, 0]
+    assert order_of([old, lane_of(1, arrived_at=40.0, deadline=45.0)], 40.0) == [0, 1]
