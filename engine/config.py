@@ -14,11 +14,16 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pp: int = Field(default=2, ge=1, le=64, description="pipeline stages, one process each")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="where the stages compute; auto is cpu while there are no kernels for cuda"
+    device: Literal["auto", "cpu", "cuda", "emulated"] = Field(
+        default="auto",
+        description="where the stages compute; auto is cpu while there are no kernels for cuda; emulated stages do all "
+        "but that, and take the time that stage_profile says",
+    )
+    emulation_speed: float = Field(
+        default=1.0, ge=0.01, le=100, description="how many times faster than modelled the emulated stages run"
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto", description="weights and attention caches; auto is float32 on cpu, bfloat16 on cuda"
+        default="auto", description="weights and attention caches; auto is float32 on cpu, else bfloat16"
     )
     max_model_len: int | None = Field(
         default=None, ge=1, le=16_777_216, description="longest prompt in tokens; the model's own limit when not given"
@@ -68,13 +73,13 @@ class EngineConfig(BaseModel):
             raise ValueError(f"partition names {len(self.partition.split(','))} stages, but pp is {self.pp}")
         return self
 
-    def resolved_device(self) -> Literal["cpu", "cuda"]:
-        return "cuda" if self.device == "cuda" else "cpu"
+    def resolved_device(self) -> Literal["cpu", "cuda", "emulated"]:
+        return "cpu" if self.device == "auto" else self.device
 
     def resolved_dtype(self) -> Literal["float32", "bfloat16"]:
         if self.dtype != "auto":
             return self.dtype
-        return "bfloat16" if self.resolved_device() == "cuda" else "float32"
+        return "float32" if self.resolved_device() == "cpu" else "bfloat16"
 
     def resolved_threads(self) -> int:
         return self.threads_per_stage or max(1, (os.cpu_count() or 1) // self.pp)

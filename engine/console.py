@@ -15,9 +15,9 @@ from .status import HostTier, Loaded, Loading
 class Console:
     """Owned by the supervisor's main thread. Writes to standard error."""
 
-    def __init__(self, model: str, admission: str) -> None:
-        """`admission` is the name of the policy."""
-        self._model, self._admission = model, admission
+    def __init__(self, model: str, admission: str, emulated: str = "") -> None:
+        """`admission` is the name of the policy; `emulated` says what the stages emulate."""
+        self._model, self._admission, self._emulated = model, admission, emulated
         self._url = ""
         self._group: GroupUp | None = None
         self._bar: tqdm | None = None
@@ -55,7 +55,7 @@ class Console:
             self._bar = None
         self._read.clear()
         self._group = group
-        for text in banner(self._model, self._admission, group, self._host):
+        for text in banner(self._model, self._admission, group, self._host, self._emulated):
             self.say(text)
         self._say_serving()
 
@@ -69,7 +69,7 @@ class Console:
             self.say(f'  try: curl {self._url}/v1/prefill --json \'{{"prompt": "Hello"}}\'')
 
 
-def banner(model: str, admission: str, group: GroupUp, host: Mapping[int, HostTier]) -> list[str]:
+def banner(model: str, admission: str, group: GroupUp, host: Mapping[int, HostTier], emulated: str = "") -> list[str]:
     """What will be served, how much cache fits on each stage, at what granularity prefixes can be reused, and how
     requests are admitted. `host` is the host tier of each stage that is known here."""
     lines = [f"{model} is ready on {len(group.stages)} stages (epoch {group.epoch})"]
@@ -78,6 +78,8 @@ def banner(model: str, admission: str, group: GroupUp, host: Mapping[int, HostTi
         lines += [f"    {text}" for text in _host_lines(host.get(stage.rank), group.block_size)]
     lines.append(f"  longest prompt that fits the cache: {group.max_prompt_tokens:,} tokens")
     lines.append(f"  admission: {admission}")
+    if emulated:
+        lines.append(f"  emulated: {emulated}")
     if group.snapshot_interval:
         lines.append(
             f"  prefixes are reused at snapshots: every {group.snapshot_interval} tokens, and at the last block "

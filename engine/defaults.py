@@ -9,6 +9,9 @@ _CPU: dict[str, dict[str, Any]] = {
     "admission": {"snapshot_interval": 256},
 }
 
+EMULATED_MODEL: dict[str, dict[str, Any]] = {"cache": {"num_pages": 131_072, "num_slots": 2_048}}
+"""Of the model that is described only: 8 million tokens, in 800 MB over all stages together."""
+
 
 def device_defaults(device: str) -> dict[str, dict[str, Any]]:
     """Values by config and field that replace the configs' own defaults, which are those of `cuda`."""

@@ -50,10 +50,8 @@ class Executor:
         Nothing is visible to other requests before `settle`."""
         states = [self._materialise(span) for span in header.spans]
         tokens = self._tokens(header.spans) if self._model.is_first else None
-        started = time.perf_counter()
         with self._tracer.span("forward", wave=header.wave, tokens=header.num_tokens, spans=len(header.spans)):
-            outputs = self._model.forward(WaveBatch(states, self._block_size), self._pools.pools, tokens, inputs)
-        return outputs, time.perf_counter() - started
+            return self._compute(WaveBatch(states, self._block_size), tokens, inputs)
 
     def sample(self, header: WaveHeader, outputs: Activations) -> tuple[FirstToken, ...]:
         """On the last stage: the first token of every request whose prompt ends in this wave."""
@@ -85,6 +83,11 @@ class Executor:
                     self._claims.finished(span.request)
                     sealed = True
             return self._claims.wave_completed(header.wave) or sealed
+
+    def _compute(self, batch: WaveBatch, tokens: torch.Tensor | None, inputs: Activations) -> tuple[Activations, float]:
+        started = time.perf_counter()
+        outputs = self._model.forward(batch, self._pools.pools, tokens, inputs)
+        return outputs, time.perf_counter() - started
 
     def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
         prompt = torch.from_numpy(_tokens_of(request).astype(np.int64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -81,6 +82,8 @@ class LoopInbox:
         # Appending to it is one step of the interpreter: no lock that a preempted writer could keep from LOOP.
         self._arrived: queue.SimpleQueue[ToLoop] = queue.SimpleQueue()
         self._waves: deque[WaveArrived] = deque()
+        self.busy_since = time.monotonic()
+        """When the reader last found something after it had had to wait, on the monotonic clock."""
 
     def put(self, event: ToLoop) -> None:
         self._arrived.put(event)
@@ -90,7 +93,10 @@ class LoopInbox:
         waits for one at most. With `block` there is at least one of either."""
         control: list[Control] = []
         if block and not self._waves:
+            waits = self._arrived.empty()
             self._sort(self._arrived.get(), control)
+            if waits:
+                self.busy_since = time.monotonic()
         # There is no other reader: what is not empty now can be taken without waiting.
         while not self._arrived.empty():
             self._sort(self._arrived.get(), control)

@@ -37,6 +37,15 @@ class GroupSettings(BaseModel):
             raise ValueError(f"snapshot_interval must be a multiple of the block size, {block}; it is {interval}")
         return self
 
+    @property
+    def emulated(self) -> str:
+        """What the stages take instead of computing, for people; empty where they compute."""
+        if self.engine.device != "emulated":
+            return ""
+        speed = self.engine.emulation_speed
+        pace = "" if speed == 1 else f", {speed:g} times as fast"
+        return f"the forward passes alone, which take what the profile {self.scheduler.stage_profile} says{pace}"
+
     def digest(self) -> str:
         """What all ranks must agree on; where each finds the model on its disk is its own affair."""
         text = self.model_dump_json(exclude={"model": True, "transfer": True, "engine": {"trace", "log_level"}})

@@ -19,11 +19,13 @@ from ..admission.participant import Participant
 from ..admission.prompt_keys import PromptKeys
 from ..cache.keys import KeySpace
 from ..models.config import load_spec
-from ..models.layout import cache_layout, hop_spec
+from ..models.emulated import emulate_stage
+from ..models.layout import cache_layout
 from ..models.runtime import prepare_torch
-from ..models.stage_model import StageModel, load_stage, plan_stage
+from ..models.stage_model import StageModel, load_stage
 from ..scheduler.planner import Planner
 from .data_plane import Edges, Receiver, Sender
+from .emulation import EmulatedExecutor, Pace
 from .executor import Executor
 from .group_view import GroupView
 from .inbox import CapacityGrew, FromLoop, LoopInbox, WakingQueue
@@ -107,7 +109,7 @@ class Stage:
             on_closed=lambda: grown(CapacityGrew()),
             on_failure=self.fail,
         )
-        weight_bytes = plan_stage(model.spec, model.layers, model.dtype).num_bytes
+        weight_bytes = model.weight_bytes
         pools, capacity = memory.pools, memory.capacity
         host = HostTier(capacity.host_pages, capacity.host_slots, pools.num_host_bytes)
         say(Loaded(self._rank, (model.layers.start, model.layers.stop), weight_bytes, pools.num_bytes, host))
@@ -132,6 +134,8 @@ class Stage:
 
         dtype = getattr(torch, engine.resolved_dtype())
         layers = self._placement[self._rank]
+        if engine.device == "emulated":
+            return emulate_stage(self._group.model, layers, dtype)
         return load_stage(self._group.model, layers, dtype=dtype, device=self._device, on_progress=on_progress)
 
     def _start_threads(
@@ -154,7 +158,12 @@ class Stage:
         own = OwnRounds(participant, hand_over, transfer.notify, self._tracer)
         on_wave, on_loop = (own, None) if self._leased else (LoopRounds(inbox), own)
         materialiser = Materialiser(cache, memory.pools, self._tracer, group.engine.host_batch_pages)
-        executor = Executor(model, memory.pools, cache, claims, materialiser, block_size, self._device, self._tracer)
+        parts = model, memory.pools, cache, claims, materialiser, block_size, self._device, self._tracer
+        if group.engine.device == "emulated":
+            pace = Pace(group.scheduler.stage_profile, group.engine.pp, rank, group.engine.emulation_speed)
+            executor = EmulatedExecutor(*parts, pace=pace, busy_since=lambda: inbox.busy_since)
+        else:
+            executor = Executor(*parts)
         receiver, sender = self._neighbours(model, membership.edges, epoch, inbox)
         loop = Loop(
             rank=rank,
@@ -192,7 +201,7 @@ class Stage:
                 edges.previous,
                 source=self._rank - 1,
                 epoch=epoch,
-                hop=hop_spec(model.spec, self._placement[self._rank - 1], model.dtype),
+                hop=model.hop_from(self._placement[self._rank - 1]),
                 max_tokens=self._group.scheduler.max_wave_tokens,
                 device=self._device,
                 inbox=inbox,
@@ -262,8 +271,9 @@ class Stage:
 
 
 def _device(settings: StageSettings) -> torch.device:
-    kind = settings.group.engine.resolved_device()
-    return torch.device(kind, settings.rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
+    if settings.group.engine.resolved_device() == "cuda":
+        return torch.device("cuda", settings.rank % torch.cuda.device_count())
+    return torch.device("cpu")
 
 
 def main(settings: StageSettings) -> NoReturn:

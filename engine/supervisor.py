@@ -55,7 +55,7 @@ class Supervisor:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._folder = Path(tempfile.mkdtemp(prefix="wavepp-"))
         self._address = f"ipc://{self._folder}/front"
-        self._console = Console(group.model_name, group.admission.admission)
+        self._console = Console(group.model_name, group.admission.admission, group.emulated)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._to_front = self._context.socket(zmq.PUSH)
         self._to_front.linger = 500

@@ -70,9 +70,18 @@ class StageModel:
         """The caches of this stage's layers, in order."""
         return cache_layout(self.spec, self.layers, self.dtype)
 
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights of this stage's layers take."""
+        return plan_stage(self.spec, self.layers, self.dtype).num_bytes
+
     def hop_spec(self) -> tuple[TensorSpec, ...]:
         """Per-token tensors that this stage sends to the next; empty on the last."""
-        return hop_spec(self.spec, self.layers, self.dtype)
+        return self.hop_from(self.layers)
+
+    def hop_from(self, layers: range) -> tuple[TensorSpec, ...]:
+        """What a stage of the same kind with these layers sends to the next."""
+        return hop_spec(self.spec, layers, self.dtype)
 
     @torch.inference_mode()
     def forward(

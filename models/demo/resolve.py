@@ -15,6 +15,8 @@ from .smollm2_package import REQUIREMENT, PackageUnavailableError, smollm2_gguf
 
 DEMO = "demo"
 DEMO_HYBRID = "demo-hybrid"
+EMULATED = "emulated"
+"""Described only, for stages that are emulated."""
 # Part of the folder's name: to be raised when the conversion changes, so that no stale folder is served.
 _DEMO_VERSION = 1
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "tokenizer*", "*.txt"]
@@ -30,7 +32,7 @@ def cache_dir() -> Path:
 
 
 def resolve_model(name: str, on_progress: Progress | None = None) -> Path:
-    """The folder of `demo`, `demo-hybrid`, a local folder or a hub id, downloaded or converted if need be.
+    """The folder of `demo`, `demo-hybrid`, `emulated`, a local folder or a hub id, downloaded or converted if need be.
 
     Blocks while it does so, and shows bars on stderr unless `on_progress` is given. Several processes may resolve the
     same name at once. Raises ModelNotFoundError.
@@ -42,6 +44,8 @@ def resolve_model(name: str, on_progress: Progress | None = None) -> Path:
         return _demo(on_progress)
     if name == DEMO_HYBRID:
         return Path(__file__).parent / "hybrid"
+    if name == EMULATED:
+        return Path(__file__).parent / "emulated"
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         if not (folder / "config.json").is_file():
