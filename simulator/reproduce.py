@@ -82,7 +82,7 @@ def tasks(block_size: int, retained_requests: int) -> list[Task]:
         run = partial(_grid, stages, "")
         found.append((1e6, (f"{stages} stages", run, partial(_keep_stages, stages))))
         for cell in ON_CLUSTER_TOO:
-            whole = partial(run_cell, cell, "cost", wide(stages, 4 * block_size))
+            whole = partial(run_cell, cell, "cost", wide(stages, 4 * block_size), 64)
             found.append((6e6, (f"{cell} on {stages} stages", whole, partial(_keep_whole, stages, cell))))
     found.append((1e6, ("one slow stage", partial(_grid, STAGES, "slow"), lambda into, got: into.slow.update(got))))
     found.append((1e6, ("pipeline alone", partial(_grid, STAGES, ""), lambda into, got: into.alone.update(got))))
@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("docs"), help="where the report goes")
     parser.add_argument("--block-size", type=int, default=64, help="larger is faster, and a little coarser")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
-    parser.add_argument("--retained-requests", type=int, default=3_000, help="of every rate of the retention sweep")
+    parser.add_argument("--retained-requests", type=int, default=2_000, help="of every rate of the retention sweep")
     args = parser.parse_args(argv)
     found = run(tasks(args.block_size, args.retained_requests), args.jobs)
     args.output.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def found() -> Found:
         retention=[
             Retained(kind, rate, 0.9, 100, 1.0, 80) for kind in ("pipeline", "tensor") for rate in retention.RATES
         ],
-        stages={count: grid for count in reproduce.MORE_STAGES},
+        stages=dict.fromkeys(reproduce.MORE_STAGES, grid),
         stages_whole={
             count: {cell: outcome(9.0) for cell in reproduce.ON_CLUSTER_TOO} for count in reproduce.MORE_STAGES
         },
