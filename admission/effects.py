@@ -7,12 +7,17 @@ from .request import Request
 
 
 class Admitted(Struct, frozen=True, tag="admitted"):
-    """To LOOP: every rank has committed the request at `endpoint`; tokens from there on may be planned."""
+    """To LOOP: every rank has committed the request at `endpoint`; tokens from there on may be planned. Of two
+    priorities the lower number goes first; `deadline` is when the first token should be there, and `submitted_at` when
+    the request came, both on the leader's clock."""
 
     request: Request
     attempt: int
     endpoint: int
     num_tokens: int
+    priority: int = 0
+    deadline: float | None = None
+    submitted_at: float | None = None
 
 
 class StopPlanning(Struct, frozen=True, tag="stop_planning"):
@@ -47,7 +52,7 @@ class Reuse(Struct, frozen=True):
 class Completed(Struct, frozen=True, tag="completed"):
     """To the front end: the prompt is prefilled, and its handle good for `ttl_s` seconds from now. `queue_s` is the
     wait for its turn and for room, `admit_s` the rounds that admitted it, `prefill_s` from there to the first token.
-    `reuse` says why as much was reused as was."""
+    `reuse` says why as much was reused as was. `deadline_met` is None where there was no deadline."""
 
     name: str
     handle: str
@@ -59,6 +64,7 @@ class Completed(Struct, frozen=True, tag="completed"):
     prefill_s: float
     ttl_s: float
     reuse: Reuse
+    deadline_met: bool | None = None
 
 
 class Ended(Struct, frozen=True, tag="ended"):

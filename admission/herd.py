@@ -25,7 +25,8 @@ class Hold:
 
 class Herd:
     """Knows who is computing what, and who waits for it. Only requests that are being admitted or run are waited for,
-    and those wait for nobody here, so that no circle can close. Owner: the leader's thread.
+    and those wait for nobody here, so that no circle can close; and nobody waits for a request of a less urgent
+    priority than its own. Owner: the leader's thread.
 
     `join`, `leave`, `published` and `overdue` return the waits that end by that, and perhaps some that had ended before
     (see `waits`). A wait counts until it is let go.
@@ -113,6 +114,9 @@ class Herd:
             return 0, 0
         key = entry.keys[block]
         for request, other in self._providers.items():
+            # Whoever is less urgent may itself have to wait for others.
+            if other.priority > entry.priority:
+                continue
             if len(other.keys) > block and other.keys[block] == key:
                 usable = self._usable(entry, other, block + 1)
                 if usable > max(best, other.computed):

@@ -10,6 +10,7 @@ from .effects import Admitted, Completed, Effect, Ended, Progressed, Refusal, Re
 from .errors import RoundError
 from .handles import HandleInfo, HandleRegistry
 from .lease_policy import LeasePolicy
+from .line import Urgency, first_come_first_served
 from .lockstep import Lockstep
 from .messages import FirstToken, Gauges, Hello, RoundDown, RoundUp
 from .outbox import Outbox
@@ -36,9 +37,10 @@ class Leader:
         block_size: int,
         wave_tokens: int,
         keys: Keys,
+        urgency: Urgency = first_come_first_served,
     ) -> None:
         """`wave_tokens` is the most tokens of one wave (M). `keys` may be shared with rank 0's participant where both
-        run on the same thread; lockstep makes no use of it."""
+        run on the same thread; lockstep makes no use of it. `urgency`: who is admitted first."""
         if config.snapshot_interval % block_size:
             raise ValueError(
                 f"snapshot_interval {config.snapshot_interval} is not a multiple of the block of {block_size} tokens"
@@ -56,7 +58,9 @@ class Leader:
             len(ranks), epoch, config.rank_silence_s, config.wave_timeout_s, answers_in_waves=leased
         )
         shared = (config, self._capacity, self._table, self._outbox, self._board)
-        self._policy: AdmissionPolicy = LeasePolicy(*shared, wave_tokens, keys) if leased else Lockstep(*shared)
+        self._policy: AdmissionPolicy = (
+            LeasePolicy(*shared, wave_tokens, keys, urgency) if leased else Lockstep(*shared, urgency)
+        )
         self._effects: list[Effect] = []
         self._ids = count(1)
         self._round = 0
@@ -75,6 +79,11 @@ class Leader:
     def running(self) -> int:
         """Requests admitted and not finished."""
         return self._table.running
+
+    @property
+    def installing(self) -> bool:
+        """Whether a request is being admitted just now, and its tokens may be there to be planned very soon."""
+        return self._policy.installing
 
     @property
     def handles(self) -> int:
@@ -97,9 +106,12 @@ class Leader:
         ttl_s: float,
         handle: str,
         now: float,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
     ) -> Refusal | None:
         """Queues a prompt (`tokens` int32 little-endian); None when it is taken. A name is taken until its request
-        has ended, or, when it finished, until its handle has."""
+        has ended, or, when it finished, until its handle has. `deadline` is on the clock of `now`."""
         request = Request(next(self._ids), name, tokens, handle, sampling, salt, adapter)
         if not tokens or len(tokens) % 4:
             return Refusal("internal", f"{len(tokens)} bytes are not a prompt of one or more four-byte tokens")
@@ -110,7 +122,7 @@ class Leader:
             return Refusal("duplicate", f"there is a request named {name!r} already")
         if self._table.queued >= self._config.max_queue:
             return Refusal("queue_full", f"{self._table.queued} requests are waiting, which is the most that may")
-        entry = Entry(request, min(ttl_s, self._config.max_ttl_s), now)
+        entry = Entry(request, min(ttl_s, self._config.max_ttl_s), now, priority, deadline)
         self._table.add(entry)
         self._outbox.announce(request)
         self._policy.add(entry)
@@ -280,7 +292,17 @@ class Leader:
         for entry in self._policy.advance(now):
             request = entry.request
             entry.admitted_at, entry.computed = now, entry.endpoint
-            self._effects.append(Admitted(request, entry.attempt, entry.endpoint, request.num_tokens))
+            self._effects.append(
+                Admitted(
+                    request,
+                    entry.attempt,
+                    entry.endpoint,
+                    request.num_tokens,
+                    entry.priority,
+                    entry.deadline,
+                    entry.submitted_at,
+                )
+            )
             self._effects.append(Progressed(request.name, "admitted", entry.endpoint, request.num_tokens))
 
     def _complete(self, entry: Entry, token: FirstToken, now: float) -> None:
@@ -299,6 +321,7 @@ class Leader:
                 prefill_s=now - entry.admitted_at,
                 ttl_s=entry.ttl_s,
                 reuse=Reuse(entry.hinted, entry.leased, entry.endpoint, entry.limited_by, entry.held_s),
+                deadline_met=None if entry.deadline is None else now <= entry.deadline,
             )
         )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 from .attempt import Attempt, Lack, Room, limit_name, lowest
@@ -12,6 +10,7 @@ from .config import AdmissionConfig
 from .forks import ForkMemory
 from .herd import Herd, Hold
 from .limiter import Limiter
+from .line import Line, Urgency
 from .messages import Hint, Install, Probe, Trim, Vote
 from .outbox import Outbox
 from .policy import Keys
@@ -46,11 +45,12 @@ class _Queued:
 
 
 class LeasePolicy:
-    """Every queued request is probed at once, and owns nothing by that. In the order in which their hints are in, and
-    within the limiter's bounds, requests are installed: any number of them in one round, and more while others are
-    still being agreed on. Where endpoints differ, they are lowered step by step until all ranks agree.
+    """Every queued request is probed at once, and owns nothing by that. Once their hints are in, requests are installed
+    by urgency, and within the limiter's bounds: any number of them in one round, and more while others are still being
+    agreed on. Where endpoints differ, they are lowered step by step until all ranks agree.
 
-    The first that may not go on stops all behind it; one that is held by the herd rule does not. Owner: the leader's
+    The first that may not go on stops all behind it; one that is held by the herd rule does not. Whoever is more urgent
+    goes before it, if it comes later too; but what is being installed is never given up for that. Owner: the leader's
     thread.
     """
 
@@ -63,6 +63,7 @@ class LeasePolicy:
         board: RankBoard,
         wave_tokens: int,
         keys: Keys,
+        urgency: Urgency,
     ) -> None:
         self._table, self._outbox, self._keys = table, outbox, keys
         self._ranks, self._block_size = len(board), capacity.block_size
@@ -73,20 +74,21 @@ class LeasePolicy:
         self._room = Room(board)
         self._queued: dict[int, _Queued] = {}
         self._probing: set[int] = set()
-        self._line: list[int] = []
-        """Those whose hints are in, or were when their turn came, in the order of the queue."""
+        self._line = Line(urgency)
+        """Those whose hints are in, or were when their turn came."""
         self._open: dict[int, _Queued] = {}
         """Those being installed, in the order in which that began."""
         self._ended_waits: list[Hold] = []
         """Of the herd rule, since the last `advance`."""
-        self._freed: list[tuple[int, int, float, Hold]] = []
-        """Those that the herd rule holds no more, a tie-breaker, since when, and the wait: a heap, from which the line
-        is filled."""
         self._published = 0
 
     @property
     def busy(self) -> bool:
         return bool(self._probing) or any(not self._voted(queued) for queued in self._open.values())
+
+    @property
+    def installing(self) -> bool:
+        return bool(self._open)
 
     # What the leader is told.
 
@@ -110,7 +112,7 @@ class LeasePolicy:
             queued.entry.state = State.QUEUED
             queued.candidate = min(queued.limit, lowest(queued.hints)[1].endpoint)
             if not queued.refreshed:
-                insort(self._line, hint.request)
+                self._line.add(queued.entry)
 
     def on_vote(self, rank: int, vote: Vote) -> None:
         queued = self._open.get(vote.request)
@@ -130,9 +132,7 @@ class LeasePolicy:
             self._outbox.release(request, entry.attempt)
             self._leave(entry)
         self._probing.discard(request)
-        place = bisect_left(self._line, request)
-        if place < len(self._line) and self._line[place] == request:
-            del self._line[place]
+        self._line.discard(request)
         self._forget(request)
         self._keys.forget(request)
 
@@ -154,12 +154,14 @@ class LeasePolicy:
     def advance(self, now: float) -> list[Entry]:
         self._ended_waits += self._herd.overdue(now)
         admitted = self._admit()
-        self._collect_freed(now)
+        self._end_waits(now)
+        self._line.refresh(now)
         self._walk_line(now)
         return admitted
 
     def next_deadline(self) -> float | None:
-        return self._herd.next_deadline()
+        due = (self._herd.next_deadline(), self._line.next_change())
+        return min((at for at in due if at is not None), default=None)
 
     def repeat(self) -> None:
         for queued in self._open.values():
@@ -186,35 +188,27 @@ class LeasePolicy:
         published = queued.probed_at != self._published
         return published and not queued.refreshed and queued.shared > queued.candidate
 
-    def _collect_freed(self, now: float) -> None:
+    def _end_waits(self, now: float) -> None:
         ended, self._ended_waits = self._ended_waits, []
-        self._freed += [(hold.request, id(hold), now, hold) for hold in ended]
-        if ended:
-            heapq.heapify(self._freed)
-
-    def _fill(self, place: int) -> bool:
-        """Sees to it that the first of all that could stand at this place in the line does; False when nobody could."""
-        while self._freed and (place == len(self._line) or self._freed[0][0] < self._line[place]):
-            request, _, at, hold = heapq.heappop(self._freed)
+        for hold in ended:
             if self._herd.waits(hold):
-                self._herd.let_go(request)
-                queued = self._queued[request]
-                queued.entry.held_s += at - hold.since
+                self._herd.let_go(hold.request)
+                queued = self._queued[hold.request]
+                queued.entry.held_s += now - hold.since
                 self._line_up(queued)
-        return place < len(self._line)
 
     def _line_up(self, queued: _Queued) -> None:
         """Into the line again, with hints that are too old."""
         queued.entry.state = State.QUEUED
         queued.must_probe, queued.refreshed = True, False
-        insort(self._line, queued.entry.request.id)
+        self._line.add(queued.entry)
 
     def _walk_line(self, now: float) -> None:
         """Installs what may be installed. Behind one whose hints are being refreshed nobody is, but those that come
         next have theirs refreshed too."""
         place, places = 0, self._limiter.places
         stopped = any(queued.alone for queued in self._open.values())
-        while place < places and self._fill(place):
+        while place < min(places, len(self._line)):
             queued = self._queued[self._line[place]]
             entry = queued.entry
             if queued.lack is not None:
@@ -228,7 +222,7 @@ class LeasePolicy:
                 stopped = True
             elif not stopped and self._herd.hold(entry, queued.candidate, now):
                 entry.state = State.HELD
-                del self._line[place]
+                self._line.discard(entry.request.id)
                 continue
             elif self._is_stale(queued):
                 self._refresh(queued)
@@ -236,7 +230,7 @@ class LeasePolicy:
             elif not stopped:
                 if not self._limiter.allows(entry.request.num_tokens - queued.candidate):
                     return
-                del self._line[place]
+                self._line.discard(entry.request.id)
                 places -= 1
                 self._begin(queued, now)
                 stopped = queued.alone
@@ -295,7 +289,7 @@ class LeasePolicy:
             self._put(queued, Attempt(entry, vote.endpoint, queued.stirred, trimmed=True))
 
     def _turn_away(self, refused: _Queued, lack: Lack) -> None:
-        """It waits for room, and nobody who came behind it may take that room away."""
+        """It waits for room, and nobody who began behind it may take that room away; whoever is more urgent may."""
         opened = list(self._open.values())
         for queued in opened[opened.index(refused) :]:
             request = queued.entry.request.id

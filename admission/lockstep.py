@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from .attempt import Attempt, Lack, Room, limit_name, lowest
 from .capacity import GroupCapacity
 from .config import AdmissionConfig
+from .line import Line, Urgency
 from .messages import Hint, Install, Probe, Vote
 from .outbox import Outbox
 from .rank_board import RankBoard
@@ -26,27 +27,39 @@ class _Walk:
 
 class Lockstep:
     """Walk once to probe, take the minimum as the candidate, walk again to pin it and to reserve the suffix: admitted
-    when every rank has done both at the candidate. First come, first served: nothing passes the head of the queue,
-    also while it waits for room. Owner: the leader's thread."""
+    when every rank has done both at the candidate. Nothing passes the head of the queue, also while it waits for room,
+    but a request that is more urgent. Owner: the leader's thread."""
 
     def __init__(
-        self, config: AdmissionConfig, capacity: GroupCapacity, table: RequestTable, outbox: Outbox, board: RankBoard
+        self,
+        config: AdmissionConfig,
+        capacity: GroupCapacity,
+        table: RequestTable,
+        outbox: Outbox,
+        board: RankBoard,
+        urgency: Urgency,
     ) -> None:
         self._config, self._capacity = config, capacity
         self._table, self._outbox, self._board = table, outbox, board
         self._planner = SnapshotPlanner(config, capacity)
         self._room = Room(board)
+        self._line = Line(urgency)
         self._open: _Walk | Attempt | None = None
-        self._lack: Lack | None = None
-        """Why the head of the queue waits for room."""
+        self._lack: tuple[Entry, Lack] | None = None
+        """Who was turned away last, and why."""
 
     @property
     def busy(self) -> bool:
         """Never: a rank answers between waves, and repeats would only pile up in front of it."""
         return False
 
+    @property
+    def installing(self) -> bool:
+        return self._open is not None
+
     def add(self, entry: Entry) -> None:
         """It is probed when its turn comes."""
+        self._line.add(entry)
 
     def on_hint(self, rank: int, hint: Hint) -> None:
         walk = self._open
@@ -59,8 +72,7 @@ class Lockstep:
             attempt.take(rank, vote)
 
     def drop(self, entry: Entry) -> None:
-        if entry is self._table.head:
-            self._lack = None
+        self._line.discard(entry.request.id)
         if self._open is not None and self._open.entry is entry:
             if isinstance(self._open, Attempt):
                 self._outbox.release(entry.request.id, entry.attempt)
@@ -89,22 +101,23 @@ class Lockstep:
                     admitted.append(attempt.entry)
             case _:
                 pass
-        head = self._table.head
-        if self._open is None and head is not None and self._may_begin():
+        self._line.refresh(now)
+        head = self._line.first
+        if self._open is None and head is not None and self._may_begin(head):
             head.started_at = now
             self._probe(head, reuse_limit(head.request.num_tokens, self._capacity.block_size), "")
         return admitted
 
     def next_deadline(self) -> float | None:
-        return None
+        return self._line.next_change()
 
     def repeat(self) -> None:
         """Nothing: see `busy`."""
 
-    def _may_begin(self) -> bool:
+    def _may_begin(self, head: Entry) -> bool:
         if self._table.running >= self._config.max_batch:
             return False
-        if self._lack is not None and not self._room.may_have_come(self._lack):
+        if self._lack is not None and self._lack[0] is head and not self._room.may_have_come(self._lack[1]):
             return False
         self._lack = None
         return True
@@ -133,11 +146,12 @@ class Lockstep:
         if attempt.committed:
             entry.state, entry.endpoint = State.RUNNING, attempt.asked
             self._table.admit(entry)
+            self._line.discard(request)
             self._outbox.admit(request, entry.attempt, attempt.asked)
             return True
         self._outbox.release(request, entry.attempt)
         if attempt.refused:
-            entry.state, self._lack = State.QUEUED, self._room.lack(attempt)
+            entry.state, self._lack = State.QUEUED, (entry, self._room.lack(attempt))
         else:
             rank, vote = lowest(attempt.votes)
             if entry.leased == entry.hinted:  # What the ranks pinned at the first try.

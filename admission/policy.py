@@ -24,6 +24,11 @@ class AdmissionPolicy(Protocol):
         """Whether a hint or a vote is outstanding that `repeat` could ask for again."""
         ...
 
+    @property
+    def installing(self) -> bool:
+        """Whether ranks are being asked to commit a request, which may be admitted very soon."""
+        ...
+
     def add(self, entry: Entry) -> None:
         """The entry is in the queue now, and its announcement in the outbox."""
         ...

@@ -1,6 +1,5 @@
 """The requests that rank 0 has taken and not ended."""
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,11 +27,14 @@ class Entry:
     """One request as the leader sees it. Times are on the clock of the `now` arguments, in seconds; `ttl_s` is the
     life that its handle will have, `endpoint` the reused prefix and `computed` what is there by now, both in tokens.
     `snapshots` are the positions that its newest attempt captures; `keys` are the chained keys of its full blocks,
-    where the policy needs them."""
+    where the policy needs them. Of two priorities the lower number goes first; `deadline` is when the first token
+    should be there."""
 
     request: Request
     ttl_s: float
     submitted_at: float
+    priority: int = 0
+    deadline: float | None = None
     state: State = State.QUEUED
     attempt: int = 0
     started_at: float = 0.0
@@ -46,16 +48,20 @@ class Entry:
     limited_by: str = ""
     held_s: float = 0.0
 
+    @property
+    def has_wishes(self) -> bool:
+        """Whether it asks for anything but its turn."""
+        return self.priority != 0 or self.deadline is not None
+
 
 class RequestTable:
-    """By id, public name and handle, with the queue of those not yet admitted in the order they came.
-    Owner: the leader's thread."""
+    """By id, public name and handle; `queued` counts those not yet admitted. Owner: the leader's thread."""
 
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
         self._names: dict[str, int] = {}
         self._handles: dict[str, int] = {}
-        self._queue: OrderedDict[int, Entry] = OrderedDict()
+        self._queue: set[int] = set()
 
     @property
     def queued(self) -> int:
@@ -65,22 +71,19 @@ class RequestTable:
     def running(self) -> int:
         return len(self._entries) - len(self._queue)
 
-    @property
-    def head(self) -> Entry | None:
-        return next(iter(self._queue.values()), None)
-
     def add(self, entry: Entry) -> None:
         request = entry.request
-        self._entries[request.id] = self._queue[request.id] = entry
+        self._entries[request.id] = entry
+        self._queue.add(request.id)
         self._names[request.name] = self._handles[request.handle] = request.id
 
     def admit(self, entry: Entry) -> None:
-        del self._queue[entry.request.id]
+        self._queue.remove(entry.request.id)
 
     def remove(self, entry: Entry) -> None:
         request = entry.request
         del self._entries[request.id], self._names[request.name], self._handles[request.handle]
-        self._queue.pop(request.id, None)
+        self._queue.discard(request.id)
 
     def get(self, request: int) -> Entry | None:
         return self._entries.get(request)

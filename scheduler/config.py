@@ -72,8 +72,7 @@ class SchedulerConfig(BaseModel):
         default=10.0,
         ge=0.001,
         le=86_400,
-        description="a request that waited so long counts as one priority level more urgent, in admission and in waves, "
-        "and so on",
+        description="a request that waited so long is one priority level more urgent, then another, and so on",
     )
     progress_deadline_s: float = Field(
         default=5.0,
