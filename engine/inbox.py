@@ -82,6 +82,10 @@ class LoopInbox:
         # Appending to it is one step of the interpreter: no lock that a preempted writer could keep from LOOP.
         self._arrived: queue.SimpleQueue[ToLoop] = queue.SimpleQueue()
         self._waves: deque[WaveArrived] = deque()
+        self.admitting = False
+        """Rank 0: whether a request is being committed. WAVE writes it once the orders that follow from the same
+        decisions are in, and LOOP only reads it: a wave that is held back for it goes with the next order of WAVE that
+        opens a lane or ends a wave, whatever becomes of the request."""
         self.busy_since = time.monotonic()
         """When the reader last found something after it had had to wait, on the monotonic clock."""
 

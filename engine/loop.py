@@ -159,11 +159,19 @@ class Loop:
             self._claims.on_device(request)
             if self._planner is not None:
                 admitted = self._admitted.pop(request)
-                self._planner.admit(request, admitted.attempt, admitted.endpoint, admitted.num_tokens)
+                self._planner.admit(
+                    request,
+                    admitted.attempt,
+                    admitted.endpoint,
+                    admitted.num_tokens,
+                    priority=admitted.priority,
+                    deadline=admitted.deadline,
+                    arrived_at=admitted.submitted_at,
+                )
 
     def _run_planned(self) -> None:
         planner = self._planned()
-        plan = planner.plan(time.monotonic(), admitting=bool(self._admitted))
+        plan = planner.plan(time.monotonic(), admitting=bool(self._admitted) or self._inbox.admitting)
         if plan is None:
             return
         header = WaveHeader(self._epoch, plan.wave, tuple(_wave_span(planner, span) for span in plan.spans))

@@ -9,7 +9,8 @@ from ..admission.request import Sampling
 
 class Submit(Struct, frozen=True, tag="submit"):
     """Front end → rank 0: prefill this prompt. `name` is the request's public id; `tokens` int32 little-endian;
-    `ttl_s` the life of its handle."""
+    `ttl_s` the life of its handle. Of two priorities the lower number goes first; the first token should be there
+    within `deadline_s` seconds from now, which may have passed already."""
 
     name: str
     tokens: bytes
@@ -17,6 +18,8 @@ class Submit(Struct, frozen=True, tag="submit"):
     sampling: Sampling = Sampling()
     salt: str = ""
     adapter: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
 
 
 class CancelRequest(Struct, frozen=True, tag="cancel"):
@@ -100,11 +103,13 @@ class Progress(Struct, frozen=True, tag="progress"):
 
 
 class Timing(Struct, frozen=True):
-    """Seconds: waiting for its turn, being admitted, from admission to the first token."""
+    """Seconds: waiting for its turn, being admitted, from admission to the first token. `deadline_met` is None where
+    there was no deadline."""
 
     queue_s: float
     admit_s: float
     prefill_s: float
+    deadline_met: bool | None = None
 
 
 class Finished(Struct, frozen=True, tag="finished"):

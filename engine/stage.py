@@ -24,6 +24,7 @@ from ..models.layout import cache_layout
 from ..models.runtime import prepare_torch
 from ..models.stage_model import StageModel, load_stage
 from ..scheduler.planner import Planner
+from ..scheduler.urgency import Ageing
 from .data_plane import Edges, Receiver, Sender
 from .emulation import EmulatedExecutor, Pace
 from .executor import Executor
@@ -229,6 +230,7 @@ class Stage:
             group.cache.block_size,
             group.scheduler.max_wave_tokens,
             keys if self._leased else PromptKeys(KeySpace(model.spec.fingerprint), group.cache.block_size),
+            Ageing(group.scheduler.ageing_s).urgency,
         )
         layer_names = [
             tuple(layer.name for layer in cache_layout(model.spec, range(*hello.layers), group.engine.resolved_dtype()))

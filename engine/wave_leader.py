@@ -209,6 +209,8 @@ class LeaderWave:
             ttl_s=message.ttl_s,
             handle=secrets.token_urlsafe(24),
             now=now,
+            priority=message.priority,
+            deadline=None if message.deadline_s is None else now + message.deadline_s,
         )
         if refusal is not None:
             self._send(RequestFailed(message.name, refusal.code, refusal.message))
@@ -237,6 +239,7 @@ class LeaderWave:
                     self._send(_finished(effect))
                 case Ended():
                     self._send(RequestFailed(effect.name, effect.code, effect.message))
+        self._inbox.admitting = self._leader.installing
 
     def _answer_waiting(self) -> None:
         waiting = self._waiting
@@ -261,6 +264,6 @@ def _finished(done: Completed) -> Finished:
         top=done.token.top,
         prompt_tokens=done.prompt_tokens,
         cached_tokens=done.cached_tokens,
-        timing=Timing(done.queue_s, done.admit_s, done.prefill_s),
+        timing=Timing(done.queue_s, done.admit_s, done.prefill_s, done.deadline_met),
         reuse=done.reuse,
     )
