@@ -143,7 +143,7 @@ def _prompts(config: LoadConfig, state: State, most: int) -> tuple[str, list[Job
             f"{workload.name} has prompts of {longest:,} tokens and the server takes {most:,} at most: "
             f"scale it by {math.ceil(least)} or more"
         )
-    return workload.name, jobs, Prompts(jobs, config.seed, vocab_size, config.prefixes or config.concurrency)
+    return workload.name, jobs, Prompts(jobs, config.seed, vocab_size, config.num_prefixes)
 
 
 def _body(tokens: Tokens, salt: str) -> bytes:

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field
 
-from ..simulator.workloads import named
+from ..simulator.traffic_config import TrafficConfig
 
 
-class LoadConfig(BaseModel):
+class LoadConfig(TrafficConfig):
     """One run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str = Field(default="http://127.0.0.1:8000", min_length=1, description="the prefill server")
     api_key: str | None = Field(default=None, min_length=1, repr=False, description="key that the server asks for")
-    workload: str = Field(default="reuse-131k", description="what is sent, by name")
-    concurrency: int = Field(default=8, ge=1, le=4_096, description="clients, each with one request at a time")
-    rate: float | None = Field(
-        default=None, gt=0, le=10_000, description="requests a second, whatever has completed, instead of clients"
-    )
-    requests: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="how many; eight a client if unset, and 64 at least"
-    )
-    scale: float = Field(default=1.0, ge=1, le=1_000_000, description="divide the workload's lengths by this")
-    prefixes: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="distinct prefixes of warm requests; one a client if unset"
-    )
-    shuffle: int | None = Field(default=None, ge=0, description="draw the order of a mixture by this seed")
-    seed: int = Field(default=0, ge=0, description="of prompts and arrivals")
     vocab_size: int | None = Field(
         default=None, ge=2, description="token ids to draw from; all of the server's if unset"
     )
     timeout_s: float = Field(default=600.0, gt=0, le=86_400, description="longest wait for an answer")
-
-    @field_validator("workload")
-    @classmethod
-    def _is_named(cls, name: str) -> str:
-        return named(name).name
-
-    @property
-    def count(self) -> int:
-        return self.requests or max(64, 8 * self.concurrency)

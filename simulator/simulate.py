@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from tqdm import tqdm
 
 from ..admission.config import AdmissionConfig
@@ -31,34 +31,19 @@ from .costs import PlaneCosts
 from .k3 import VOCABULARY, warm_up
 from .memory import GB300_BYTES, GB300_HOST_BYTES, KIMI_K3, StageMemory
 from .paper_k3 import SCHEDULER
+from .traffic_config import TrafficConfig
 from .workloads import named, prompts
 
 VARIABLES = "WAVEPP_SIMULATE_"
 
 
-class SimulateConfig(BaseModel):
+class SimulateConfig(TrafficConfig):
     """What is simulated, and what is sent to it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     profile: Profile | None = Field(
         default=None, description="what stages take: a name, a JSON object or a file of it; stage_profile if unset"
     )
     pp: int = Field(default=8, ge=1, le=64, description="pipeline stages")
-    workload: str = Field(default="reuse-131k", description="what is sent, by name")
-    concurrency: int = Field(default=8, ge=1, le=4_096, description="clients, each with one request at a time")
-    rate: float | None = Field(
-        default=None, gt=0, le=10_000, description="requests a second, whatever has completed, instead of clients"
-    )
-    requests: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="how many; eight a client if unset, and 64 at least"
-    )
-    scale: float = Field(default=1.0, ge=1, le=1_000_000, description="divide the workload's lengths by this")
-    prefixes: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="distinct prefixes of warm requests; one a client if unset"
-    )
-    shuffle: int | None = Field(default=None, ge=0, description="draw the order of a mixture by this seed")
-    seed: int = Field(default=0, ge=0, description="of prompts, arrivals and jitter")
     slow_stage: str | None = Field(
         default=None, description="RANK:FACTOR, a stage that takes so much longer than the planner is told"
     )
@@ -71,11 +56,6 @@ class SimulateConfig(BaseModel):
     host_pages: int = Field(default=0, ge=0, description="pages of a stage's host tier, where num_pages is given")
     host_slots: int = Field(default=0, ge=0, description="snapshots of a stage's host tier, where num_slots is given")
     snapshot_retention: Retention = Field(default="lru", description="which snapshots go first")
-
-    @field_validator("workload")
-    @classmethod
-    def _is_named(cls, name: str) -> str:
-        return named(name).name
 
     @field_validator("slow_stage")
     @classmethod
@@ -115,9 +95,8 @@ def run_simulate(args: argparse.Namespace) -> int:
     config = config_from_args(SimulateConfig, args, variables=VARIABLES)
     spec = cluster_of(config, args)
     workload = named(config.workload).scaled(config.scale, config.block_size)
-    count = config.requests or max(64, 8 * config.concurrency)
-    jobs = workload.jobs(count, config.block_size, config.shuffle)
-    sent = prompts(jobs, config.seed, vocab_size=VOCABULARY, prefixes=config.prefixes or config.concurrency)
+    jobs = workload.jobs(config.count, config.block_size, config.shuffle)
+    sent = prompts(jobs, config.seed, vocab_size=VOCABULARY, prefixes=config.num_prefixes)
     clients = Clients(spec)
     began = time.monotonic()
     try:
