@@ -17,13 +17,14 @@ STAMP := $(VENV)/installed
 FOLDERS := server engine cache admission scheduler models client simulator bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo bench simulate reproduce test check format clean
+.PHONY: help install serve demo bench load simulate reproduce test check format clean
 
 help:
 	@echo "make serve    serve $(MODEL) on $(PP) stages at http://$(HOST):$(PORT) (MODEL= PP= PORT= ARGS=)"
 	@echo "make demo     prefill a prompt, pull its state into a decode process, print the continuation"
 	@echo "make test     all tests"
 	@echo "make bench    prefill throughput beside transformers' own"
+	@echo "make load     load on the server at $(HOST):$(PORT) (ARGS=\"--workload mixed --scale 64 -c 4\")"
 	@echo "make simulate attack a simulated group with random orders of events (ARGS=\"--minutes 5\")"
 	@echo "make reproduce  the paper's tables, simulated: docs/reproduction.md and its plots"
 	@echo "make check    ruff and basedpyright"
@@ -52,6 +53,10 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(RUN)/python -m wavepp.bench.prefill --model $(MODEL) $(ARGS)
+
+load: ARGS := $(or $(ARGS),--scale 64 -c 4)
+load: $(STAMP)
+	$(RUN)/wavepp bench --url http://$(HOST):$(PORT) $(ARGS)
 
 simulate: ARGS := $(or $(ARGS),--minutes 5)
 simulate: $(STAMP)
