@@ -66,11 +66,19 @@ class Metrics:
         self._queue = _seconds("wavepp_request_queue_time", "Waiting for admission to begin", registry)
         self._admit = _seconds("wavepp_request_admit_time", "Being admitted", registry)
         self._prefill = _seconds("wavepp_request_prefill_time", "From admission to the first token", registry)
+        self._deadlines = Counter(
+            "wavepp_deadlines",
+            "Finished requests that had a deadline: `met` or `missed`",
+            ["outcome"],
+            registry=registry,
+        )
         self._prompt_size = Histogram(
             "wavepp_request_prompt_tokens", "Prompt tokens of a request", buckets=_TOKENS, registry=registry
         )
         for reason in ("length", "abort"):
             self._success.labels(reason)
+        for outcome in ("met", "missed"):
+            self._deadlines.labels(outcome)
 
     def request_finished(self, message: Finished) -> None:
         self._success.labels("length").inc()
@@ -83,6 +91,8 @@ class Metrics:
         self._admit.observe(message.timing.admit_s)
         self._prefill.observe(message.timing.prefill_s)
         self._prompt_size.observe(message.prompt_tokens)
+        if message.timing.deadline_met is not None:
+            self._deadlines.labels("met" if message.timing.deadline_met else "missed").inc()
 
     def _count_reuse(self, reuse: Reuse) -> None:
         self._hinted.inc(reuse.hinted)

@@ -99,6 +99,8 @@ class Prefill:
                 sampling=self._body.sampling.for_engine(),
                 salt=self._body.cache_salt or "",
                 ttl_s=self._ttl_s,
+                priority=self._body.priority,
+                deadline_s=self._time_left(),
             )
             self._pending.append(client.submit(message, self._listener(index, sink)))
 
@@ -172,6 +174,11 @@ class Prefill:
             return [await tokenizer.prompt(self._prompts[0], limit)]
         return [await tokenizer.prompt(prompt, limit, f"prompt[{i}]") for i, prompt in enumerate(self._prompts)]
 
+    def _time_left(self) -> float | None:
+        """To the deadline, of which tokenizing may have taken its part."""
+        deadline_s = self._body.deadline_s
+        return None if deadline_s is None else self._arrived + deadline_s - time.monotonic()
+
     def _refuse_what_would_wait_for_itself(self, tokens: list[TokenArray]) -> None:
         """The handles of a batch are given out together, so all must fit the caches at once. Errors:
         `BadRequestError`."""
@@ -238,7 +245,10 @@ class Prefill:
             ),
             usage=_usage(done),
             timing=TimingAnswer(
-                queue_s=done.timing.queue_s, admit_s=done.timing.admit_s, prefill_s=done.timing.prefill_s
+                queue_s=done.timing.queue_s,
+                admit_s=done.timing.admit_s,
+                prefill_s=done.timing.prefill_s,
+                deadline_met=done.timing.deadline_met,
             ),
         )
 

@@ -62,6 +62,11 @@ class TimingAnswer(Answer):
     queue_s: float
     admit_s: float
     prefill_s: float
+    deadline_met: bool | None = Field(
+        default=None,
+        exclude_if=lambda met: met is None,
+        description="whether the first token was there within `deadline_s`; only where that was given",
+    )
 
 
 class PrefillAnswer(Answer):

@@ -11,6 +11,8 @@ from pydantic_core import PydanticCustomError
 from ..admission.request import Sampling
 
 MAX_BATCH = 1_024
+MAX_PRIORITY = 1_000
+MAX_DEADLINE_S = 86_400.0
 _GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing logits by them overflows."""
 
@@ -177,19 +179,24 @@ class PrefillRequest(PromptOrMessages):
     cache_salt: str | None = Field(
         None, min_length=1, max_length=256, description="requests share cached prefixes only under the same salt"
     )
-    priority: int = Field(default=0, description="only 0: requests are served in the order of their arrival")
+    priority: int = Field(
+        default=0,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description="lower numbers go first, and equal ones in the order of their arrival; waiting makes more urgent",
+    )
+    deadline_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_DEADLINE_S,
+        description="seconds from arrival within which the first token should be there; of one priority the "
+        "earliest deadline goes first, and a request that misses its own is served all the same",
+    )
     request_id: Name | None = None
     ttl_s: float | None = Field(
         default=None, gt=0, description="life of the handle, in seconds; the server's default if absent"
     )
     stream: bool = Field(default=False, description="send progress as server-sent events")
-
-    @model_validator(mode="after")
-    def _first_come_first_served(self) -> Self:
-        if self.priority != 0:
-            message = f"priority: only 0 is served, in the order of arrival (got {self.priority})"
-            raise _wrong(message, "unsupported")
-        return self
 
 
 class RenewRequest(Schema):

@@ -136,15 +136,20 @@ class FakeEngine:
         return [message for message in self.heard if isinstance(message, kind)]
 
     async def finish(
-        self, message: Submit, top: tuple[tuple[int, float], ...] = (), reuse: Reuse | None = None
+        self,
+        message: Submit,
+        top: tuple[tuple[int, float], ...] = (),
+        reuse: Reuse | None = None,
+        deadline_met: bool | None = None,
     ) -> None:
         handle = f"kv-{message.name}"
         self.handles[handle] = message.name
         length = len(message.tokens) // 4
         cached = min(self.cached, length)
         reuse = reuse or Reuse(cached, cached, cached)
+        timing = msgspec.structs.replace(TIMING, deadline_met=deadline_met)
         await self.say(
-            Finished(message.name, handle, token_of(message), -0.5, top, length, reuse.endpoint, TIMING, reuse)
+            Finished(message.name, handle, token_of(message), -0.5, top, length, reuse.endpoint, timing, reuse)
         )
 
     async def fail(self, name: str, code: str, text: str = "because") -> None:

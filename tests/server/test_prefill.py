@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -122,12 +123,52 @@ async def test_every_field_reaches_rank_0(open_front: OpenFront) -> None:
         "min_tokens": 1,
     }
     async with open_front() as front:
-        fields = {"cache_salt": "tenant", "ttl_s": 30, "priority": 0, "model": "tiny", "request_id": "a.b:c-d_e"}
+        fields = {"cache_salt": "tenant", "ttl_s": 30, "priority": -7, "model": "tiny", "request_id": "a.b:c-d_e"}
         assert (await front.prefill([1, 2, 3], sampling=sampling, **fields)).status_code == 200
         (message,) = await submitted(front)
         assert (message.name, message.salt, message.ttl_s, ids_of(message)) == ("a.b:c-d_e", "tenant", 30.0, [1, 2, 3])
+        assert (message.priority, message.deadline_s) == (-7, None)
         expected = sampling | {"top_k": 0, "logit_bias": {5: -1.5}}
         assert {name: getattr(message.sampling, name) for name in sampling} == expected
+
+
+@run
+async def test_the_deadline_that_rank_0_hears_of_is_what_is_left_of_the_client_s(open_front: OpenFront) -> None:
+    async with open_front() as front:
+        before = time.monotonic()
+        assert (await front.prefill([[1], [2]], deadline_s=50, priority=3)).status_code == 200
+        lasted = time.monotonic() - before
+        first, second = await submitted(front, 2)
+        for message in (first, second):
+            assert message.deadline_s is not None and 50 - lasted <= message.deadline_s < 50
+        assert (first.priority, second.priority) == (3, 3), "a batch's prompts share them"
+
+
+@run
+async def test_a_deadline_that_passes_before_the_prompt_is_tokenized_is_served_too(open_front: OpenFront) -> None:
+    async with open_front() as front:
+        assert (await front.prefill("hello", deadline_s=1e-9)).status_code == 200
+        (message,) = await submitted(front)
+        assert message.deadline_s is not None and message.deadline_s < 0
+
+
+@pytest.mark.parametrize("met", [True, False])
+@run
+async def test_an_answer_says_whether_its_deadline_was_met_where_there_was_one(
+    open_front: OpenFront, met: bool
+) -> None:
+    async with open_front() as front:
+        front.engine.hold = True
+        for stream in (False, True):
+            front.engine.heard.clear()
+            asked = asyncio.create_task(front.prefill([[1], [2]], deadline_s=5, stream=stream))
+            for message in await submitted(front, 2):
+                await front.engine.finish(message, deadline_met=met)
+            answer = await asked
+            items = [data for _, data in events_of(answer.text)] if stream else answer.json()["results"]
+            assert [item["timing"]["deadline_met"] for item in items] == [met, met]
+        front.engine.hold = False
+        assert "deadline_met" not in (await front.prefill([1], priority=2)).json()["timing"]
 
 
 @run

@@ -50,7 +50,23 @@ BAD_BODIES: list[tuple[str, dict[str, Any], str]] = [
     ("bias value", {"prompt": "a", "sampling": {"logit_bias": {"1": 101}}}, "logit_bias"),
     ("repetition", {"prompt": "a", "sampling": {"repetition_penalty": 0}}, "sampling.repetition_penalty"),
     ("ttl", {"prompt": "a", "ttl_s": 0}, "ttl_s"),
-    ("priority", {"prompt": "a", "priority": 3}, "priority"),
+    ("priority", {"prompt": "a", "priority": 1001}, "priority: Input should be less than or equal to 1000 (got 1001)"),
+    (
+        "negative priority",
+        {"prompt": "a", "priority": -1001},
+        "priority: Input should be greater than or equal to -1000",
+    ),
+    ("fraction of a priority", {"prompt": "a", "priority": 0.5}, "priority: Input should be a valid integer"),
+    ("boolean priority", {"prompt": "a", "priority": True}, "priority"),
+    ("null priority", {"prompt": "a", "priority": None}, "priority"),
+    ("no time at all", {"prompt": "a", "deadline_s": 0}, "deadline_s: Input should be greater than 0 (got 0)"),
+    ("deadline long past", {"prompt": "a", "deadline_s": -3.5}, "deadline_s: Input should be greater than 0"),
+    (
+        "deadline after a day",
+        {"prompt": "a", "deadline_s": 86401},
+        "deadline_s: Input should be less than or equal to 86400",
+    ),
+    ("deadline as text", {"prompt": "a", "deadline_s": "5"}, "deadline_s"),
     ("stream as text", {"prompt": "a", "stream": "yes"}, "stream"),
     ("id with a slash", {"prompt": "a", "request_id": "a/b"}, "request_id"),
     ("empty id", {"prompt": "a", "request_id": ""}, "request_id"),
@@ -239,7 +255,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 FIELDS = st.sampled_from(
-    ["prompt", "messages", "model", "sampling", "cache_salt", "priority", "request_id", "ttl_s", "stream", "tools"]
+    ["prompt", "messages", "model", "sampling", "cache_salt", "priority", "deadline_s", "request_id", "ttl_s", "stream"]
 )
 MESSAGE = st.fixed_dictionaries({}, optional={"role": st.just("user") | JSON, "content": JSON, "name": JSON})
 SAMPLING = st.dictionaries(

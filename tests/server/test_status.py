@@ -111,6 +111,22 @@ async def test_metrics_show_what_passed_and_what_the_group_says_now(open_front: 
 
 
 @run
+async def test_metrics_count_deadlines_met_and_missed(open_front: OpenFront) -> None:
+    async with open_front() as front:
+        outcomes = ("wavepp_deadlines_total{outcome=met}", "wavepp_deadlines_total{outcome=missed}")
+        samples = await scrape(front)
+        assert [samples[outcome] for outcome in outcomes] == [0, 0]
+        front.engine.hold = True
+        for number, met in enumerate((True, False, True, None)):
+            asked = asyncio.create_task(front.prefill([1], deadline_s=None if met is None else 9))
+            message = (await front.engine.wait_heard(Submit, number + 1))[-1]
+            await front.engine.finish(message, deadline_met=met)
+            assert (await asked).status_code == 200
+        samples = await scrape(front)
+        assert [samples[outcome] for outcome in outcomes] == [2, 1]
+
+
+@run
 async def test_metrics_count_what_was_hinted_leased_and_reused_and_what_limited_it(open_front: OpenFront) -> None:
     async with open_front() as front:
         front.engine.hold = True
@@ -218,7 +234,11 @@ async def test_the_api_s_description_resolves_and_names_every_body(open_front: O
         for reference in _references(document):
             assert reference.removeprefix("#/components/schemas/") in schemas
         body = document["paths"]["/v1/prefill"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        assert set(schemas[body["$ref"].rpartition("/")[2]]["properties"]) >= {"prompt", "messages", "sampling"}
+        fields = schemas[body["$ref"].rpartition("/")[2]]["properties"]
+        assert set(fields) >= {"prompt", "messages", "sampling"}
+        assert (fields["priority"]["minimum"], fields["priority"]["maximum"]) == (-1000, 1000)
+        assert "arrival" in fields["deadline_s"]["description"]
+        assert "deadline_met" in schemas["TimingAnswer"]["properties"]
         assert "stages" in schemas["Manifest"]["properties"]
 
 
