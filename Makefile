@@ -63,7 +63,7 @@ simulate: $(STAMP)
 	$(RUN)/python -m wavepp.simulator.campaign $(ARGS)
 
 reproduce: $(STAMP)
-	$(RUN)/python -m wavepp.simulator.reproduce $(ARGS)
+	$(RUN)/python -m wavepp.bench.reproduce $(ARGS)
 
 test: $(STAMP)
 	$(RUN)/python -m pytest $(ARGS)

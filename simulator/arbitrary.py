@@ -21,6 +21,8 @@ def some_group(pick: random.Random, ranks: int, admission: str) -> Group:
         policy=pick.choice(["static", "static", "mpu"]),
         max_wave_tokens=(most := BLOCK * pick.randint(1, 8)),
         min_wave_tokens=BLOCK * pick.randint(1, most // BLOCK),
+        ageing_s=pick.choice([0.3, 2.0, 10.0]),
+        lone_wave_wait=pick.choice([None, True]),
     )
     config = AdmissionConfig.model_validate(
         {
@@ -71,6 +73,21 @@ def _some_spec(
         floors=floors(config, pages, slots, BLOCK, fill),
         retention=pick.choice(["lru", "cost"]),
     )
+
+
+class Wishes:
+    """Priorities and deadlines: of many requests, of some, or of none."""
+
+    def __init__(self, pick: random.Random) -> None:
+        self._random = pick
+        self._urgent, self._late = pick.choice([0, 0.2, 0.8]), pick.choice([0, 0.2, 0.8])
+
+    def next(self, now: float) -> tuple[int, float | None]:
+        """A priority and a deadline."""
+        pick = self._random
+        priority = pick.randint(-2, 2) if pick.random() < self._urgent else 0
+        deadline = now + pick.choice([-0.1, 0.0, 0.1, 1.0, 5.0, 30.0]) if pick.random() < self._late else None
+        return priority, deadline
 
 
 class Prompts:

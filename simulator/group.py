@@ -16,6 +16,7 @@ from ..admission.snapshot_plan import SnapshotPlanner
 from ..cache.answers import Pull
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.planner import Planner
+from ..scheduler.urgency import Ageing
 from .leading import Leading
 from .loop import Wave
 from .rank import KEYS, Rank, RankSpec, encode, heard_from
@@ -71,10 +72,11 @@ class Group:
         ]
         hellos = [rank.hello() for rank in self.ranks]
         keys = self.ranks[0].keys if leased else PromptKeys(KEYS, block_size)
-        self.leader = Leader(config, EPOCH, hellos, block_size, scheduler.max_wave_tokens, keys)
+        urgency = Ageing(scheduler.ageing_s).urgency
+        self.leader = Leader(config, EPOCH, hellos, block_size, scheduler.max_wave_tokens, keys, urgency)
         self.capacity = GroupCapacity(hellos, block_size)
         self.keys = keys
-        self.witness = Witness(self.leader, self.ranks, config.max_batch)
+        self.witness = Witness(self.leader, self.ranks, config, scheduler.ageing_s, lambda: self.now)
         self.prompts: dict[str, bytes] = {}
         self.sent: list[RoundDown] = []
         self.keep_sent = False
@@ -83,12 +85,23 @@ class Group:
 
     # Front end.
 
-    def submit(self, name: str, tokens: bytes, ttl_s: float | None = None) -> Refusal | None:
-        life = self.config.default_ttl_s if ttl_s is None else ttl_s
-        refusal = self.leader.submit(name, tokens, Sampling(), "", "", life, f"handle-{name}", self.now)
+    def submit(
+        self,
+        name: str,
+        tokens: bytes,
+        ttl_s: float | None = None,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> Refusal | None:
+        """`deadline` is on the clock of `now`."""
+        life, handle = self.config.default_ttl_s if ttl_s is None else ttl_s, f"handle-{name}"
+        refusal = self.leader.submit(
+            name, tokens, Sampling(), "", "", life, handle, self.now, priority=priority, deadline=deadline
+        )
         if refusal is None:
             self.prompts[name] = tokens
-            self.witness.taken(name)
+            self.witness.taken(name, priority, deadline)
         self.carry_out()
         return refusal
 

@@ -49,6 +49,7 @@ class Leading:
             self._seen(effect)
             if isinstance(effect, Admitted | StopPlanning):
                 self._loop.put(effect)
+        self._loop.admitting = self._leader.installing
         self._settled()
 
     def _wave_done(self, done: WaveDone, now: float) -> None:

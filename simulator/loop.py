@@ -115,6 +115,8 @@ class Loop:
         self.stage_time: Callable[[Wave], float] = lambda _: 0.0
         """Seconds that the device needs for a wave, as they are reported."""
         self._wave: Wave | None = None
+        self.admitting = False
+        """On rank 0: whether a request is being committed, as WAVE has left word."""
         self._admitted: dict[int, Admitted] = {}
 
     @property
@@ -203,13 +205,21 @@ class Loop:
             self._claims.on_device(request)
             if self.planner is not None:
                 admitted = self._admitted.pop(request)
-                self.planner.admit(request, admitted.attempt, admitted.endpoint, admitted.num_tokens)
+                self.planner.admit(
+                    request,
+                    admitted.attempt,
+                    admitted.endpoint,
+                    admitted.num_tokens,
+                    priority=admitted.priority,
+                    deadline=admitted.deadline,
+                    arrived_at=admitted.submitted_at,
+                )
         self.tell_of_room()
 
     def plan(self, now: float) -> None:
         """Begins the next wave on rank 0, when there is one."""
         assert self.planner is not None
-        plan = self.planner.plan(now, admitting=bool(self._admitted))
+        plan = self.planner.plan(now, admitting=bool(self._admitted) or self.admitting)
         if plan is None:
             return
         spans: list[Piece] = []

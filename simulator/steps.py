@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ..cache.answers import Pull
 from ..cache.errors import CacheError
 from ..cache.gauges import CacheGauges
-from .arbitrary import Prompts, some_group
+from .arbitrary import Prompts, Wishes, some_group
 from .group import Event, prompt
 from .witness import entry_of
 
@@ -32,7 +32,7 @@ class Chaos:
         pick = self.random
         self.group = some_group(pick, ranks, admission)
         self.seen: Counter[str] = self.group.witness.seen
-        self._prompts = Prompts(pick, self.group)
+        self._prompts, self._wishes = Prompts(pick, self.group), Wishes(pick)
         self._names: list[str] = []
         self._pulls: list[tuple[int, str, Pull]] = []
         self._paces: dict[tuple[str, int], float] = {}
@@ -104,7 +104,7 @@ class Chaos:
             if not group.leader.queued and not group.leader.handles:
                 break
             self._at_rest()
-            assert group.leader.handles, f"{next(iter(group.witness.waiting))} waits for ever"
+            assert group.leader.handles, f"{group.witness.first()} waits for ever"
             if self.random.random() < 0.5:
                 group.release(self.random.choice([n for n in group.witness.completed if self._lives(n)]))
                 continue
@@ -128,7 +128,7 @@ class Chaos:
         group = self.group
         assert group.leader.running == 0, "what was admitted does not finish"
         if group.leader.queued:
-            name = next(iter(group.witness.waiting))
+            name = group.witness.first()
             assert group.lacks_room(name), f"{name}, first in the queue, waits for what it could have"
             self.seen["waited for room"] += 1
 
@@ -176,7 +176,8 @@ class Chaos:
             return
         for tokens in self._prompts.herd():
             name = f"r{len(self._names)}"
-            refusal = self.group.submit(name, prompt(tokens))
+            priority, deadline = self._wishes.next(self.group.now)
+            refusal = self.group.submit(name, prompt(tokens), priority=priority, deadline=deadline)
             self._names.append(name)
             if refusal is not None:
                 self.seen[f"refused: {refusal.code}"] += 1

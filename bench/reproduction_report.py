@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..scheduler.profiles import KIMI_K3_GB300
-from . import ablation
-from .closed_loop import Outcome
-from .goals import goals
-from .paper_k3 import MEASURED
-from .pipeline import POLICIES
-from .retention import RATES, Retained
+from ..simulator import ablation
+from ..simulator.closed_loop import Outcome
+from ..simulator.goals import goals
+from ..simulator.paper_k3 import MEASURED
+from ..simulator.pipeline import POLICIES
+from ..simulator.retention import RATES, Retained
 
 if TYPE_CHECKING:
     from .reproduce import Found
@@ -57,6 +58,7 @@ def _sections(found: Found, plots: Mapping[str, str]) -> Iterator[str]:
     yield from _retention(found, plots)
     yield from _stages(found, plots)
     yield from _slow(found)
+    yield from _emulated(found)
 
 
 def _cells(found: Found, plots: Mapping[str, str]) -> Iterator[str]:
@@ -202,6 +204,23 @@ def _slow(found: Found) -> Iterator[str]:
             equal = found.alone[cell][name]
             figures += _outcome(outcomes[name], equal.tokens_s, equal.p50_s)
         yield _row(cell, *figures)
+
+
+def _emulated(found: Found) -> Iterator[str]:
+    if not found.emulated:
+        return
+    yield "\n## Real processes with modelled stages\n"
+    yield (
+        "`wavepp serve emulated --device emulated --pp 8 --stage-profile kimi-k3-gb300 --policy cost` at real time, "
+        "with clients over HTTP, beside the same requests on virtual time: eight stage processes and a front end on "
+        f"{os.cpu_count()} cores.\n"
+    )
+    yield _row("workload", "c", "requests", "real tok/s", "virtual tok/s", "ratio", "real p50", "virtual p50")
+    yield _rule(8)
+    for pair in found.emulated:
+        figures = f"{pair.real_tokens_s:,.0f}", f"{pair.simulated_tokens_s:,.0f}", f"{pair.ratio:.3f}"
+        p50 = f"{pair.real_p50_s:.2f}", f"{pair.simulated_p50_s:.2f}"
+        yield _row(pair.workload, pair.concurrency, pair.requests, *figures, *p50)
 
 
 _WHAT = ("tok/s", "p50", "p95", "bubble")

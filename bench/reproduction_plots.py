@@ -11,10 +11,10 @@ import matplotlib as mpl
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
-from . import ablation
-from .paper_k3 import MEASURED
-from .pipeline import POLICIES
-from .workloads import Cell
+from ..simulator import ablation
+from ..simulator.paper_k3 import MEASURED
+from ..simulator.pipeline import POLICIES
+from ..simulator.workloads import Cell
 
 if TYPE_CHECKING:
     from .reproduce import Found

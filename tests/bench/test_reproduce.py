@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from wavepp.simulator import ablation, reproduce, retention
+from wavepp.bench import reproduce
+from wavepp.bench.emulated import Pair
+from wavepp.bench.reproduce import Found, as_json
+from wavepp.bench.reproduction_plots import draw
+from wavepp.bench.reproduction_report import write
+from wavepp.simulator import ablation, retention
 from wavepp.simulator.ablation import Step
 from wavepp.simulator.closed_loop import Outcome
 from wavepp.simulator.paper_k3 import MEASURED
 from wavepp.simulator.pipeline import POLICIES
-from wavepp.simulator.plots import draw
-from wavepp.simulator.report import write
-from wavepp.simulator.reproduce import Found, as_json
 from wavepp.simulator.retention import Retained, turns
 
 
@@ -40,6 +42,7 @@ def found() -> Found:
             count: {cell: outcome(9.0) for cell in reproduce.ON_CLUSTER_TOO} for count in reproduce.MORE_STAGES
         },
         slow=grid,
+        emulated=[Pair("mixed", 8, 32, 99.0, 1.0, 2.0, 0.5, 100.0, 1.0, 2.0)],
         fit="fitted",
         sensitivity="sensitive",
     )
@@ -61,6 +64,7 @@ def test_the_report_shows_every_cell_goal_and_plot(found: Found, tmp_path: Path)
     text = (tmp_path / "reproduction.md").read_text()
     for cell in MEASURED:
         assert text.count(f"\n| {cell} |") == 3  # Cells, more stages, one slow stage.
+    assert "| 0.990 |" in text
     assert "(+5%)" in text and "25.0%" in text
     assert "met: mpu's tokens_s within 10%" in text and "**missed**: cost at 2.0 times the paper" in text
     for plot in plots:

@@ -2,9 +2,10 @@
 
     make reproduce
 
-Cells, ablation and retention run on the whole simulated cluster (`cluster.py`), which admits, caches, plans and hands
-over with the very objects that serve. More stages, a slow stage and the fit run on the pipeline alone (`pipeline.py`),
-with some of their cells on the cluster beside it.
+Cells, ablation and retention run on the whole simulated cluster (`simulator/cluster.py`), which admits, caches, plans
+and hands over with the very objects that serve. More stages, a slow stage and the fit run on the pipeline alone
+(`simulator/pipeline.py`), with some of their cells on the cluster beside it. Last, three cells are served by real
+processes with modelled stages, in real time.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from typing import Any
 from tqdm import tqdm
 
 from ..scheduler.profiles import KIMI_K3_GB300
-from . import ablation, fit, retention
-from .ablation import Step
-from .closed_loop import Outcome, Surroundings
-from .k3 import Setting, run_cell
-from .paper_k3 import MEASURED, STAGES
-from .pipeline import POLICIES, config_of
-from .pipeline import run_cell as run_on_pipeline
-from .retention import Retained
-from .workloads import Cell
+from ..simulator import ablation, fit, retention
+from ..simulator.ablation import Step
+from ..simulator.closed_loop import Outcome, Surroundings
+from ..simulator.k3 import Setting, run_cell
+from ..simulator.paper_k3 import MEASURED, STAGES
+from ..simulator.pipeline import POLICIES, config_of
+from ..simulator.pipeline import run_cell as run_on_pipeline
+from ..simulator.retention import Retained
+from ..simulator.workloads import Cell
+from . import emulated
+from .emulated import Pair
 
 MORE_STAGES = (16, 32, 64)
 SLOW = 1.2
@@ -55,6 +58,7 @@ class Found:
     stages_whole: dict[int, dict[Cell, Outcome]] = field(default_factory=dict)
     """By the number of stages, under `cost`, on the whole cluster."""
     slow: dict[Cell, dict[str, Outcome]] = field(default_factory=dict)
+    emulated: list[Pair] = field(default_factory=list)
     fit: str = ""
     sensitivity: str = ""
 
@@ -175,6 +179,7 @@ def as_json(found: Found) -> dict[str, Any]:
             row for count, outcomes in sorted(found.stages.items()) for row in rows(outcomes, stages=count)
         ],
         "slow_stage": rows(found.slow),
+        "emulated": [{**asdict(pair), "ratio": round(pair.ratio, 4)} for pair in found.emulated],
     }
 
 
@@ -192,16 +197,26 @@ def _paper(cell: Cell) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from .plots import draw
-    from .report import write
+    from .reproduction_plots import draw
+    from .reproduction_report import write
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("docs"), help="where the report goes")
     parser.add_argument("--block-size", type=int, default=64, help="larger is faster, and a little coarser")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    parser.add_argument(
+        "--emulated",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also serve three cells by real processes with modelled stages, which takes five minutes of quiet",
+    )
     parser.add_argument("--retained-requests", type=int, default=2_000, help="of every rate of the retention sweep")
     args = parser.parse_args(argv)
     found = run(tasks(args.block_size, args.retained_requests), args.jobs)
+    if args.emulated:
+        for case in emulated.CASES:
+            print(f"in real time: {case.requests} requests of {case.workload}", file=sys.stderr, flush=True)
+            found.emulated.append(emulated.compare(case, STAGES, "cost", speed=1.0))
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "reproduction.json").write_text(json.dumps(as_json(found), indent=1) + "\n")
     plots = draw(found, args.output / "plots")
