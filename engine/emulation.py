@@ -70,8 +70,10 @@ class EmulatedExecutor(Executor):
         self._pace, self._busy_since, self._clock, self._sleep = pace, busy_since, clock, sleep
 
     def _compute(self, batch: WaveBatch, tokens: torch.Tensor | None, inputs: Activations) -> tuple[Activations, float]:
-        departed = _read_stamp(inputs[HIDDEN]) if inputs else None
-        ready = self._busy_since() if departed is None else self._pace.arrives(departed, batch.num_tokens)
+        ready = self._busy_since()
+        if inputs:
+            departed = _read_stamp(inputs[HIDDEN])
+            ready = self._pace.arrives(ready if departed is None else departed, batch.num_tokens)
         begun = self._pace.begins(ready)
         outputs, _ = super()._compute(batch, tokens, inputs)
         ended = self._wait_until(self._pace.ends(begun, batch))

@@ -21,10 +21,12 @@ def test_each_stage_says_what_its_two_tiers_hold_and_the_policy_is_named() -> No
     assert lines[3] == "    and 5.0 MiB on the host, 1,600 tokens of attention state, 2 recurrent states"
     assert "  admission: lease" in lines
     assert any("every 256 tokens" in line for line in lines)
+    assert "  emulated: all of it" in banner("m", "lease", group, {}, "all of it")
 
 
 def test_a_group_without_a_host_tier_does_not_speak_of_it() -> None:
     group = GroupUp(1, "tcp://x:2", (stage(0, 40, 0),), 16, 0, 640)
     lines = banner("m", "lockstep", group, {0: HostTier()})
     assert not any("host" in line for line in lines)
+    assert not any("emulated" in line for line in lines)
     assert "  admission: lockstep" in lines

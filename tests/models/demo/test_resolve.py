@@ -47,6 +47,13 @@ def test_the_hybrid_is_the_shipped_folder() -> None:
     assert (resolve_model("demo-hybrid") / "config.json").is_file()
 
 
+def test_the_model_that_is_only_emulated_is_shipped_with_a_tokenizer() -> None:
+    folder = resolve_model("emulated")
+    assert (folder / "config.json").is_file()
+    assert not list(folder.glob("*.safetensors"))
+    assert len(AutoTokenizer.from_pretrained(folder)("In the beginning").input_ids) > 1
+
+
 def test_a_local_model_folder_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "my" / "model"
     folder.mkdir(parents=True)
