@@ -28,6 +28,8 @@ MUST_HAPPEN = [
     "dropped",
     "herd holds",
     "passed the held",
+    "went before who had come first",
+    "went before who was turned away",
     "cancelled queued",
     "cancelled probing",
     "cancelled held",
