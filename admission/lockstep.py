@@ -117,9 +117,10 @@ class Lockstep:
     def _may_begin(self, head: Entry) -> bool:
         if self._table.running >= self._config.max_batch:
             return False
-        if self._lack is not None and self._lack[0] is head and not self._room.may_have_come(self._lack[1]):
-            return False
-        self._lack = None
+        if self._lack is not None and self._lack[0] is head:
+            if not self._room.may_have_come(self._lack[1]):
+                return False
+            self._lack = None
         return True
 
     def _probe(self, entry: Entry, cap: int, cap_by: str) -> None:

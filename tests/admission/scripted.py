@@ -24,6 +24,7 @@ from wavepp.admission.messages import (
 )
 from wavepp.admission.request import Request, Sampling
 from wavepp.cache.keys import KeySpace
+from wavepp.scheduler.urgency import Ageing
 
 BLOCK = 4
 HintOf = Callable[[Request], int | tuple[int, str]]
@@ -112,6 +113,7 @@ class Script:
         slots: int = 64,
         block: int = BLOCK,
         wave_tokens: int = 0,
+        ageing_s: float = 10.0,
         **config: float | str,
     ) -> None:
         kinds = windows or [("attention",)] * ranks
@@ -120,7 +122,7 @@ class Script:
         self.config = AdmissionConfig.model_validate({"snapshot_interval": 16 * block, **config})
         self.keys = BlockKeys(block)
         hellos = [rank.hello() for rank in self.ranks]
-        self.leader = Leader(self.config, 1, hellos, block, wave_tokens, self.keys)
+        self.leader = Leader(self.config, 1, hellos, block, wave_tokens, self.keys, Ageing(ageing_s).urgency)
         self.now = 0.0
         self.sent: list[RoundDown] = []
         self.admitted: dict[str, Admitted] = {}
@@ -151,8 +153,18 @@ class Script:
 
     # What happens.
 
-    def submit(self, name: str, tokens: Sequence[int], ttl_s: float = 120.0) -> Refusal | None:
-        refusal = self.leader.submit(name, prompt(tokens), Sampling(), "", "", ttl_s, f"handle-{name}", self.now)
+    def submit(
+        self,
+        name: str,
+        tokens: Sequence[int],
+        ttl_s: float = 120.0,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> Refusal | None:
+        wishes = {"priority": priority, "deadline": deadline}
+        handle = f"handle-{name}"
+        refusal = self.leader.submit(name, prompt(tokens), Sampling(), "", "", ttl_s, handle, self.now, **wishes)
         self.carry_out()
         return refusal
 
