@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,7 +84,13 @@ class Stage:
     """Rank 0 of a group of one, with a test in the place of both threads: `wave` does what WAVE would, `step` one step
     of LOOP."""
 
-    def __init__(self, policy: Literal["lease", "lockstep"] = "lease", num_pages: int = 8, batch: int = 2) -> None:
+    def __init__(
+        self,
+        policy: Literal["lease", "lockstep"] = "lease",
+        num_pages: int = 8,
+        batch: int = 2,
+        scheduler: SchedulerConfig = CONFIG,
+    ) -> None:
         self.cache = StageCache(frozenset({Window.ATTENTION}), num_pages, 0, BLOCK, host_pages=8)
         self.inbox, self.to_wave = LoopInbox(), WakingQueue[FromLoop]()
         self.device = Device()
@@ -106,7 +113,7 @@ class Stage:
             rounds=None if leased else own,
             materialiser=materialiser,
             executor=self.executor,
-            planner=Planner(CONFIG, BLOCK, 1),
+            planner=Planner(scheduler, BLOCK, 1),
             receiver=None,
             sender=None,
             tracer=NullTracer(),
@@ -120,10 +127,11 @@ class Stage:
         self.effects: list[Effect] = []
         self.heard: list[FromLoop] = []
 
-    def submit(self, name: str, first: int, length: int) -> None:
+    def submit(self, name: str, first: int, length: int, *, priority: int = 0, deadline: float | None = None) -> None:
         """A prompt of consecutive numbers."""
         tokens = b"".join(number.to_bytes(4, "little") for number in range(first, first + length))
-        assert self.leader.submit(name, tokens, Sampling(), "", "", 60, f"handle of {name}", 0.0) is None
+        wishes = {"priority": priority, "deadline": deadline}
+        assert self.leader.submit(name, tokens, Sampling(), "", "", 60, f"handle of {name}", 0.0, **wishes) is None
 
     def wave(self) -> list[FromLoop]:
         """Tells the leader what LOOP has said, and holds all rounds that follow from it; returns what LOOP has said."""
@@ -166,6 +174,7 @@ class Stage:
             self.effects.append(effect)
             if isinstance(effect, Admitted | StopPlanning):
                 self.inbox.put(effect)
+        self.inbox.admitting = self.leader.installing
 
     def _changed(self) -> None:
         self.changes += 1
@@ -268,3 +277,73 @@ def test_told_to_leave_it_leaves_without_running_what_else_has_come() -> None:
     stage.inbox.put(Leave())
     assert not stage.loop.step()
     assert stage.executor.ran == []
+
+
+def test_lanes_are_served_by_priority_and_deadline_as_they_were_asked_for() -> None:
+    stage = Stage()
+    soon = time.monotonic() + 1_000
+    stage.submit("plain", 0, 4)
+    stage.submit("late", 100, 4, deadline=soon + 1)
+    stage.submit("soon", 200, 4, deadline=soon)
+    stage.submit("urgent", 300, 4, priority=-1)
+    stage.wave()
+    stage.step()
+    assert stage.executor.ran == [((4, 0, 4), (3, 0, 4), (2, 0, 4), (1, 0, 4))]
+
+
+LONE = SchedulerConfig(max_wave_tokens=16, min_wave_tokens=8, lone_wave_wait=True)
+"""A last wave of less than half a wave waits for what is being admitted, while another wave is on its way."""
+
+
+def with_a_rest() -> Stage:
+    """A wave of 16 tokens is in the ring, and 4 tokens are left."""
+    stage = Stage(scheduler=LONE)
+    stage.submit("a", 0, 20)
+    stage.wave()
+    stage.step()
+    assert stage.executor.ran == [((1, 0, 16),)]
+    return stage
+
+
+def test_a_lone_wave_waits_for_a_request_that_is_being_committed_and_takes_it_along() -> None:
+    stage = with_a_rest()
+    stage.inbox.admitting = True
+    for _ in range(3):
+        stage.step()
+    assert len(stage.executor.ran) == 1
+    stage.submit("b", 500, 8)
+    for effect in admitted_without_loop(stage):
+        stage.inbox.put(effect)
+    stage.step()
+    assert stage.executor.ran[1:] == [((1, 16, 20), (2, 0, 8))]
+
+
+def admitted_without_loop(stage: Stage) -> list[Admitted]:
+    """Rounds go on; what LOOP has said is not heard yet."""
+    while (down := stage.leader.next_round(0.0)) is not None:
+        up = stage._own.apply(down)
+        assert up is not None
+        stage.leader.on_round_up(up, 0.0)
+    return [effect for effect in stage.leader.take_effects() if isinstance(effect, Admitted)]
+
+
+def test_a_lone_wave_goes_when_the_next_one_is_finished_whatever_becomes_of_the_request() -> None:
+    stage = with_a_rest()
+    stage.inbox.admitting = True
+    stage.step()
+    assert len(stage.executor.ran) == 1
+    stage.inbox.put(WaveFinished(0))
+    stage.step()
+    assert stage.executor.ran[1:] == [((1, 16, 20),)], "it does not wait twice, though the word still stands"
+
+
+def test_a_lone_wave_waits_for_nobody_when_nothing_is_being_admitted_or_nothing_is_on_its_way() -> None:
+    stage = with_a_rest()
+    stage.step()
+    assert stage.executor.ran[1:] == [((1, 16, 20),)]
+    stage = Stage(scheduler=LONE)
+    stage.submit("a", 0, 4)
+    stage.wave()
+    stage.inbox.admitting = True
+    stage.step()
+    assert stage.executor.ran == [((1, 0, 4),)]
