@@ -2,18 +2,18 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ..cache.layout import LayerCache, TensorSpec, Window
 from .errors import UnsupportedModelError
+from .family import Family
 from .hf_config import RawConfig
 from .rope import RopeConfig, parse_rope
 
 
-class DenseConfig(BaseModel):
+class DenseConfig(Family):
     """GQA attention with rotary embedding and a gated SiLU MLP in every layer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["dense"] = "dense"
     num_heads: int = Field(ge=1, description="query heads")
     num_kv_heads: int = Field(ge=1, description="key and value heads; divides num_heads")
@@ -30,6 +30,10 @@ class DenseConfig(BaseModel):
         shape = (self.num_kv_heads, self.head_dim)
         tensors = (TensorSpec("k", shape, dtype), TensorSpec("v", shape, dtype))
         return LayerCache(layer, f"model.layers.{layer}.self_attn", "gqa", Window.ATTENTION, tensors)
+
+    @property
+    def rotary(self) -> tuple[RopeConfig, int]:
+        return self.rope, self.head_dim
 
 
 def parse_dense(architecture: str, raw: RawConfig) -> DenseConfig:

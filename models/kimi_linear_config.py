@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..cache.layout import LayerCache, TensorSpec, Window
 from .errors import CheckpointError
+from .family import Family
 from .hf_config import RawConfig
 
 Mixer = Literal["kda", "mla"]
@@ -50,10 +51,9 @@ class MoeConfig(BaseModel):
     scaling: float = Field(description="factor on the chosen scores")
 
 
-class KimiLinearConfig(BaseModel):
+class KimiLinearConfig(Family):
     """One mixer and one kind of MLP per layer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["kimi_linear"] = "kimi_linear"
     mixers: tuple[Mixer, ...]
     sparse: tuple[bool, ...] = Field(description="per layer: mixture of experts rather than a dense MLP")

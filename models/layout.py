@@ -23,4 +23,4 @@ def hop_spec(spec: ModelSpec, layers: range, dtype: "torch.dtype | str") -> tupl
     """Per-token tensors that the stage with these layers sends to the next; empty for the last stage."""
     if layers.stop == spec.num_layers:
         return ()
-    return (TensorSpec("hidden", (spec.hidden_size,), dtype_name(dtype)),)
+    return spec.family.hop(layers.stop, spec.hidden_size, dtype_name(dtype))

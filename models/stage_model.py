@@ -8,31 +8,27 @@ from torch.nn import functional
 
 from ..cache.layout import LayerCache, TensorSpec, Window
 from .batch import Activations, LayerPools, WaveBatch
+from .builders import Leave, builder_of
 from .config import ModelSpec, load_spec
-from .dense import load_dense_layer
-from .dense_config import DenseConfig
 from .errors import UnsupportedModelError
+from .family import HIDDEN
 from .kernels.interface import Kernels, kernels_for
-from .kimi_linear import load_kimi_layer
-from .layers.decoder import DecoderLayer
-from .layers.norm import rms_norm
+from .layers.decoder import Layer
 from .layers.rotary import Rotary
 from .layout import cache_layout, hop_spec
 from .wave import prepare_wave
 from .weights import Progress, Scope, StageWeights, TensorPlan, TensorSource
 
-HIDDEN = "hidden"
-"""The name of the residual stream among a hop's tensors."""
-
 
 @dataclass(frozen=True, slots=True)
 class StageParts:
-    """The tensors of a stage: `embedding` on the first only, `final_norm` and `head` on the last only."""
+    """The tensors of a stage: `embedding` on the first only, `leave`, which normalises what the last
+    layer leaves, and `head` on the last only."""
 
-    layers: tuple[DecoderLayer, ...]
+    layers: tuple[Layer, ...]
     rotary: Rotary | None
     embedding: torch.Tensor | None
-    final_norm: torch.Tensor | None
+    leave: Leave | None
     head: torch.Tensor | None
 
 
@@ -90,8 +86,8 @@ class StageModel:
         """Run one wave of T tokens, writing its state into `pools`.
 
         `tokens`: int64 `[T]` on the first stage, None elsewhere; `inputs`: what the stage before sent, empty on the
-        first. Returns `{"hidden": [T, hidden_size]}`, on the last stage before the final norm. Raises ValueError
-        when the shapes, pages or slots do not fit the batch.
+        first. Returns what `hop_spec` says or, on the last stage, what `logits` takes, before the final norm. Raises
+        ValueError when the shapes, pages or slots do not fit the batch.
         """
         wave = prepare_wave(
             batch, self.device, attention=self._attention, recurrent=self._recurrent, rotary=self._parts.rotary
@@ -100,19 +96,19 @@ class StageModel:
         if hidden.shape != (batch.num_tokens, self.spec.hidden_size):
             raise ValueError(f"the wave has {batch.num_tokens} tokens, its activations are {tuple(hidden.shape)}")
         self._kernels.begin(wave)
+        stream = {**inputs, HIDDEN: hidden}
         for layer in self._parts.layers:
-            hidden = layer(hidden, wave, pools)
-        return {HIDDEN: hidden}
+            layer(stream, wave, pools)
+        return stream
 
     @torch.inference_mode()
     def logits(self, outputs: Activations, rows: torch.Tensor) -> torch.Tensor:
         """Last stage only: float32 `[R, vocab_size]` for the int64 rows `[R]` of the wave's token axis."""
-        if self._parts.final_norm is None or self._parts.head is None:
+        if self._parts.leave is None or self._parts.head is None:
             raise ValueError("only the last stage has logits")
-        hidden = outputs[HIDDEN].index_select(0, rows.to(self.device))
-        return functional.linear(
-            rms_norm(hidden, self._parts.final_norm, self.spec.rms_norm_eps), self._parts.head
-        ).float()
+        rows = rows.to(self.device)
+        chosen = {name: tensor.index_select(0, rows) for name, tensor in outputs.items()}
+        return functional.linear(self._parts.leave(chosen), self._parts.head).float()
 
     def _enter(self, tokens: torch.Tensor | None, inputs: Activations) -> torch.Tensor:
         if self._parts.embedding is None:
@@ -149,23 +145,18 @@ def plan_stage(spec: ModelSpec, layers: range, dtype: torch.dtype) -> TensorPlan
 
 
 def _build(spec: ModelSpec, layers: range, source: TensorSource, kernels: Kernels) -> StageParts:
-    root, family = Scope(source), spec.family
-    model = root.scope("model")
+    root = Scope(source, spec.family.roots)
     is_first, is_last = layers.start == 0, layers.stop == spec.num_layers
+    builder = builder_of(spec, root.scope("model"), kernels)
     table = (spec.vocab_size, spec.hidden_size)
     tied = is_last and spec.tie_word_embeddings
-    embedding = model.take("embed_tokens.weight", *table) if is_first or tied else None
+    embedding = root.scope("model").take("embed_tokens.weight", *table) if is_first or tied else None
     head = embedding if tied else root.take("lm_head.weight", *table) if is_last else None
-    rotary = None
-    if isinstance(family, DenseConfig):
-        rotary = Rotary(family.rope, family.head_dim, source.device)
-        built = tuple(load_dense_layer(spec, family, layer, model, kernels) for layer in layers)
-    else:
-        built = tuple(load_kimi_layer(spec, family, layer, model, kernels) for layer in layers)
+    rotary = spec.family.rotary
     return StageParts(
-        layers=built,
-        rotary=rotary,
+        layers=tuple(builder.layer(layer) for layer in layers),
+        rotary=None if rotary is None else Rotary(*rotary, source.device),
         embedding=embedding if is_first else None,
-        final_norm=model.take("norm.weight", spec.hidden_size) if is_last else None,
+        leave=builder.leave() if is_last else None,
         head=head,
     )

@@ -1,4 +1,4 @@
-"""The pre-norm residual layer that all families share."""
+"""The pre-norm residual layer that most families share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,11 +6,22 @@ from typing import Protocol
 
 import torch
 
+from ..batch import Activations
+from ..family import HIDDEN
 from ..wave import Wave
 from .norm import rms_norm
 
 LayerPool = Mapping[str, torch.Tensor]
 """Tensor name -> storage of one layer."""
+
+
+class Layer(Protocol):
+    """One layer of a stage."""
+
+    def __call__(self, stream: Activations, wave: Wave, pools: Mapping[str, LayerPool]) -> None:
+        """Puts its own `[T, ...]` tensors in the place of those in `stream`, or beside them. None is written to: what
+        came from the stage before lies in a buffer that is not ours. Reads and writes the wave's state in `pools`."""
+        ...
 
 
 class Mixer(Protocol):
@@ -32,6 +43,7 @@ class DecoderLayer:
     mlp: Callable[[torch.Tensor], torch.Tensor]
     eps: float
 
-    def __call__(self, x: torch.Tensor, wave: Wave, pools: Mapping[str, LayerPool]) -> torch.Tensor:
+    def __call__(self, stream: Activations, wave: Wave, pools: Mapping[str, LayerPool]) -> None:
+        x = stream[HIDDEN]
         x = x + self.mixer(rms_norm(x, self.input_norm, self.eps), wave, pools[self.name])
-        return x + self.mlp(rms_norm(x, self.post_norm, self.eps))
+        stream[HIDDEN] = x + self.mlp(rms_norm(x, self.post_norm, self.eps))
