@@ -108,5 +108,5 @@ def _write_stamp(hidden: torch.Tensor, departed: float) -> None:
 
 def _read_stamp(hidden: torch.Tensor) -> float | None:
     """None where the stage before is on another host, whose clock is not ours."""
-    departed, host = _STAMP.unpack(bytes(hidden[0].view(torch.uint8)[:STAMP_BYTES].tolist()))
+    departed, host = _STAMP.unpack(hidden[0].view(torch.uint8)[:STAMP_BYTES].numpy().tobytes())
     return departed if host == _HOST else None
