@@ -29,7 +29,9 @@ class EngineConfig(BaseModel):
         default=None, ge=1, le=16_777_216, description="longest prompt in tokens; the model's own limit when not given"
     )
     partition: str | None = Field(
-        default=None, description="layers of each stage by hand, as 0-3,4-11 (inclusive); even when not given"
+        default=None,
+        description="layers of each stage: even; balanced, by what stage_profile or the model's description says that "
+        "layers take; or by hand, as 0-3,4-11 (inclusive); even when not given",
     )
     threads_per_stage: int | None = Field(
         default=None,
@@ -69,7 +71,9 @@ class EngineConfig(BaseModel):
 
     @model_validator(mode="after")
     def _partition_is_for_us(self) -> Self:
-        if self.partition is not None and len(self.partition.split(",")) != self.pp:
+        if self.partition is None or self.partition in ("even", "balanced"):
+            return self
+        if len(self.partition.split(",")) != self.pp:
             raise ValueError(f"partition names {len(self.partition.split(','))} stages, but pp is {self.pp}")
         return self
 

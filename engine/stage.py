@@ -94,7 +94,7 @@ class Stage:
 
     def _start(self) -> None:
         self._prepare_torch()
-        self._placement = place(load_spec(self._group.model).num_layers, self._group.engine)
+        self._placement = place(load_spec(self._group.model), self._group.engine, self._group.scheduler.stage_profile)
         model = self._load()
         memory = allocate(model, self._group, self._rank, self._device)
         inbox, to_wave = LoopInbox(), WakingQueue[FromLoop]()

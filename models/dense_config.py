@@ -31,6 +31,10 @@ class DenseConfig(Family):
         tensors = (TensorSpec("k", shape, dtype), TensorSpec("v", shape, dtype))
         return LayerCache(layer, f"model.layers.{layer}.self_attn", "gqa", Window.ATTENTION, tensors)
 
+    def pair_macs(self, layer: int) -> int:
+        del layer
+        return 2 * self.num_heads * self.head_dim
+
     @property
     def rotary(self) -> tuple[RopeConfig, int]:
         return self.rope, self.head_dim

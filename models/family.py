@@ -30,6 +30,16 @@ class Family(BaseModel):
         return None
 
     @property
+    def expert_share(self) -> float:
+        """Which part of a layer's routed experts one token passes; 1 where there are none."""
+        return 1.0
+
+    def pair_macs(self, layer: int) -> int:
+        """Multiply-adds of one token with one before it in this layer's attention, over all heads."""
+        del layer
+        return 0
+
+    @property
     def roots(self) -> tuple[str, ...]:
         """What the names of a checkpoint's tensors begin with; the first that is there counts."""
         return ("",)

@@ -74,6 +74,13 @@ class KimiLinearConfig(Family):
         convs = tuple(TensorSpec(f"conv_{part}", (taps - 1, heads * dim), "float32") for part in "qkv")
         return LayerCache(layer, name, "kda", Window.RECURRENT, (state, *convs))
 
+    @property
+    def expert_share(self) -> float:
+        return self.moe.top_k / self.moe.num_experts
+
+    def pair_macs(self, layer: int) -> int:
+        return self.mla.num_heads * (self.mla.qk_dim + self.mla.v_dim) if self.mixers[layer] == "mla" else 0
+
 
 def parse_kimi_linear(architecture: str, raw: RawConfig) -> KimiLinearConfig:
     """Raises UnsupportedModelError for unknown options, CheckpointError for missing or contradictory keys."""

@@ -1,6 +1,8 @@
 """Which layers each stage holds."""
 
 import re
+from collections.abc import Sequence
+from itertools import accumulate
 
 from .errors import PartitionError
 
@@ -14,6 +16,44 @@ def even_partition(num_layers: int, num_stages: int) -> list[range]:
     size, larger = divmod(num_layers, num_stages)
     stops = [(stage + 1) * size + min(stage + 1, larger) for stage in range(num_stages)]
     return [range(start, stop) for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
+
+
+def balanced_partition(
+    costs: Sequence[float], num_stages: int, *, first: float = 0.0, last: float = 0.0
+) -> list[range]:
+    """Contiguous ranges such that the slowest stage takes as little as it can, and among those the sum of squares is
+    least. `costs` are the layers' times, in any unit; `first` and `last` are what embedding and head add to the first
+    and to the last stage. O(stages · layers²). Raises PartitionError when a stage would be left without a layer."""
+    _check_counts(len(costs), num_stages)
+    sums = [0.0, *accumulate(costs)]
+
+    def cost(stage: int, start: int, stop: int) -> float:
+        return sums[stop] - sums[start] + first * (stage == 0) + last * (stage == num_stages - 1)
+
+    best: list[tuple[float, float, tuple[int, ...]] | None] = [None] * (len(costs) + 1)
+    best[0] = 0.0, 0.0, ()
+    for stage in range(num_stages):
+        following: list[tuple[float, float, tuple[int, ...]] | None] = [None] * (len(costs) + 1)
+        for stop in range(stage + 1, len(costs) - (num_stages - 1 - stage) + 1):
+            for start in range(stage, stop):
+                before = best[start]
+                if before is None:
+                    continue
+                own = cost(stage, start, stop)
+                slowest, squares = max(before[0], own), before[1] + own * own
+                known = following[stop]
+                if known is None or (slowest, squares) < known[:2]:
+                    following[stop] = slowest, squares, (*before[2], stop)
+        best = following
+    whole = best[len(costs)]
+    assert whole is not None
+    stops = whole[2]
+    return [range(start, stop) for start, stop in zip((0, *stops[:-1]), stops, strict=True)]
+
+
+def partition_text(ranges: Sequence[range]) -> str:
+    """As `parse_partition` takes it."""
+    return ",".join(f"{part.start}-{part.stop - 1}" for part in ranges)
 
 
 def parse_partition(text: str, num_layers: int, num_stages: int) -> list[range]:

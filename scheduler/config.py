@@ -60,7 +60,8 @@ class SchedulerConfig(BaseModel):
     )
     stage_profile: Profile = Field(
         default=KIMI_K3_GB300,
-        description="what a wave takes on a stage, for cost and for deadlines: a name, or a JSON object",
+        description="what a wave takes on a stage, for cost and for deadlines: a name, a JSON object, or a file of "
+        "it as wavepp profile writes; on cpu estimated from the model unless given",
     )
     cost_smoothing: float = Field(
         default=0.125, gt=0, le=1, description="how far one observed stage time moves what is expected of the stage"

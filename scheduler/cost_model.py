@@ -37,14 +37,20 @@ class StageProfile(BaseModel):
         description="how many stages the model was divided into for these times; with another number of them they are "
         "taken to change as the layers of a stage do; 0: times are for whatever number there is",
     )
+    layers: tuple[float, ...] = Field(
+        default=(), description="what each layer of the model takes, of any scale, for a partition that is balanced"
+    )
+    entry: float = Field(default=0.0, ge=0, description="what the embedding adds to the first stage, in layers' units")
+    exit: float = Field(default=0.0, ge=0, description="what the head adds to the last stage, in layers' units")
     shares: tuple[float, ...] = Field(
         default=(), description="how the stages' times compare, one number a stage of any scale; empty: all alike"
     )
 
     @model_validator(mode="after")
-    def _shares_are_positive(self) -> Self:
-        if any(share <= 0 for share in self.shares):
-            raise ValueError("shares must all be above 0")
+    def _parts_are_positive(self) -> Self:
+        for name in ("shares", "layers"):
+            if any(value <= 0 for value in getattr(self, name)):
+                raise ValueError(f"{name} must all be above 0")
         return self
 
     def __str__(self) -> str:

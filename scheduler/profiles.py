@@ -1,5 +1,6 @@
 """Known stage profiles, by name."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator
@@ -21,15 +22,22 @@ PROFILES = {profile.name: profile for profile in (KIMI_K3_GB300,)}
 
 
 def _named(value: object) -> object:
-    """A name stands for its profile, and other text is JSON."""
+    """A name stands for its profile, and other text is JSON or names a file of it."""
     if not isinstance(value, str):
         return value
     if value in PROFILES:
         return PROFILES[value]
     if value.lstrip().startswith("{"):
         return StageProfile.model_validate_json(value)
-    raise ValueError(f"no profile is named {value!r}; there are {', '.join(PROFILES)}, or a JSON object")
+    if value.endswith(".json"):
+        try:
+            return StageProfile.model_validate_json(Path(value).read_text())
+        except OSError as error:
+            raise ValueError(f"the profile {value} cannot be read: {error.strerror}") from None
+    raise ValueError(
+        f"no profile is named {value!r}; there are {', '.join(PROFILES)}, a JSON object, or a file that ends in .json"
+    )
 
 
 Profile = Annotated[StageProfile, BeforeValidator(_named)]
-"""A field of a config: a `StageProfile`, the name of one, or its fields as a JSON object."""
+"""A field of a config: a `StageProfile`, the name of one, its fields as a JSON object, or a file of that."""

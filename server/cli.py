@@ -62,6 +62,18 @@ def _decode(args: argparse.Namespace) -> int:
     return run_decode(args)
 
 
+def _profile_flags(parser: argparse.ArgumentParser) -> None:
+    from .profile_command import add_profile_flags
+
+    add_profile_flags(parser)
+
+
+def _profile(args: argparse.Namespace) -> int:
+    from .profile_command import run_profile
+
+    return run_profile(args)
+
+
 def _simulate_flags(parser: argparse.ArgumentParser) -> None:
     from ..simulator.simulate import add_simulate_flags
 
@@ -90,6 +102,7 @@ COMMANDS = (
     Command("serve", "serve a model's prefill over HTTP", _serve_flags, _serve),
     Command("stage", "run one stage of a group by itself", _stage_flags, _stage),
     Command("bench", "put load on a running server, and measure it", _bench_flags, _bench),
+    Command("profile", "measure how long a model's stages take here", _profile_flags, _profile),
     Command("simulate", "serve a workload on a simulated cluster, in virtual time", _simulate_flags, _simulate),
     Command("decode", "decode from a prefill's handle, or run one prompt", _decode_flags, _decode),
 )

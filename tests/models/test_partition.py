@@ -1,10 +1,12 @@
 """Partitions cover all layers, in order, each stage with at least one."""
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wavepp.models.errors import PartitionError
-from wavepp.models.partition import even_partition, parse_partition
+from wavepp.models.partition import balanced_partition, even_partition, parse_partition, partition_text
 
 
 @given(st.integers(1, 200), st.data())
@@ -47,3 +49,41 @@ def test_a_partition_by_hand_is_read() -> None:
 def test_a_wrong_partition_by_hand_names_the_range_at_fault(text: str, message: str) -> None:
     with pytest.raises(PartitionError, match=message):
         parse_partition(text, 12, 2)
+
+
+@given(
+    costs=st.lists(st.floats(0.1, 10), min_size=1, max_size=9),
+    first=st.floats(0, 5),
+    last=st.floats(0, 20),
+    data=st.data(),
+)
+def test_no_other_partition_has_a_faster_slowest_stage(
+    costs: list[float], first: float, last: float, data: st.DataObject
+) -> None:
+    stages = data.draw(st.integers(1, len(costs)))
+    found = balanced_partition(costs, stages, first=first, last=last)
+    assert [layer for part in found for layer in part] == list(range(len(costs))) and len(found) == stages
+
+    def slowest(parts: list[range]) -> float:
+        times = [sum(costs[layer] for layer in part) for part in parts]
+        times[0] += first
+        times[-1] += last
+        return max(times)
+
+    cuts = combinations(range(1, len(costs)), stages - 1)
+    every = ([range(a, b) for a, b in zip((0, *cut), (*cut, len(costs)), strict=True)] for cut in cuts)
+    assert slowest(found) == pytest.approx(min(map(slowest, every)))
+
+
+def test_equal_layers_with_a_heavy_head_leave_the_last_stage_fewer() -> None:
+    assert balanced_partition([1.0] * 12, 3, last=4.0) == [range(5), range(5, 10), range(10, 12)]
+    assert balanced_partition([1.0] * 9, 3) == even_partition(9, 3)
+
+
+def test_a_partition_of_many_layers_over_many_stages_is_found_and_can_be_said() -> None:
+    costs = [1.0 + (layer % 4 == 3) for layer in range(93)]
+    found = balanced_partition(costs, 64)
+    assert max(sum(costs[layer] for layer in part) for part in found) == 3.0
+    assert parse_partition(partition_text(found), 93, 64) == found
+    with pytest.raises(PartitionError):
+        balanced_partition([1.0], 2)
