@@ -12,7 +12,8 @@ from .messages import GroupState, GroupUp, Manifest, StageInfo, StageManifest
 
 
 class GroupView:
-    """Owned by rank 0's WAVE. `layer_names[rank]` are the public names of the layers that keep state there."""
+    """Owned by rank 0's WAVE. `layer_names[rank]` are the public names of the layers that keep state there. Ranks report
+    stage times on a clock that is `speed` times as fast as the host's."""
 
     def __init__(
         self,
@@ -22,9 +23,10 @@ class GroupView:
         layer_names: Sequence[tuple[str, ...]],
         block_size: int,
         snapshot_interval: int,
+        speed: float = 1.0,
     ) -> None:
         self.epoch, self._model, self._block_size = epoch, model, block_size
-        self._snapshot_interval = snapshot_interval
+        self._snapshot_interval, self._speed = snapshot_interval, speed
         self._hellos, self._layer_names = tuple(hellos), tuple(layer_names)
         self._waves_planned = 0
         self._waves_done = 0
@@ -55,7 +57,7 @@ class GroupView:
         self._computed += effect.num_tokens - effect.endpoint
 
     def wave_done(self, done: WaveDone) -> None:
-        self._stage_seconds[done.rank] += done.stage_time
+        self._stage_seconds[done.rank] += done.stage_time / self._speed
         if done.rank == 0:
             self._waves_planned = max(self._waves_planned, done.wave + 1)
         if done.rank == self.size - 1:

@@ -243,6 +243,7 @@ class Stage:
             layer_names,
             group.cache.block_size,
             group.admission.snapshot_interval,
+            group.engine.emulation_speed if group.engine.device == "emulated" else 1.0,
         )
         submissions = self._context.socket(zmq.PULL)
         submissions.rcvhwm = 0
