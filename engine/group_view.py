@@ -12,7 +12,7 @@ from .messages import GroupState, GroupUp, Manifest, StageInfo, StageManifest
 
 
 class GroupView:
-    """Owned by rank 0's WAVE. `layer_names[rank]` are the public names of the layers that keep state there. Ranks report
+    """Owned by rank 0's WAVE. `layer_names[rank]` are the public names of the layers that keep state there. Ranks tell
     stage times on a clock that is `speed` times as fast as the host's."""
 
     def __init__(
