@@ -20,9 +20,9 @@ LENGTH = 64
 
 GROUPS = [
     *(("kimi-KKKA", pp, "lease") for pp in (1, 2, 3, 4)),
-    *(("qwen3", pp, "lease") for pp in (1, 2, 3, 4)),
-    *(("demo-hybrid", pp, "lease") for pp in (1, 2, 3, 4)),
-    *(("demo", pp, "lease") for pp in (1, 2, 3, 4)),
+    *(("qwen3", pp, "lease") for pp in (1, 2, 4)),
+    *(("demo-hybrid", pp, "lease") for pp in (1, 2, 4)),
+    *(("demo", pp, "lease") for pp in (1, 2, 4)),
     ("kimi-KKKA", 2, "lockstep"),
     ("qwen3", 3, "lockstep"),
 ]
