@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -74,32 +74,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     scale = args.scale or (96.0 if args.quick else 64.0)
     setting = Setting(tuple(args.workloads), tuple(args.concurrency), scale, requests, rounds)
     flags = ["--threads-per-stage", "1", *(["--stage-profile", args.stage_profile] if args.stage_profile else [])]
-    runs = compare(args.model, args.pp, [*flags, *args.flags], setting)
-    cells = compared(runs)
-    print(msgspec.json.encode({"cells": cells}).decode() if args.json else table(cells))
+    folder = resolve_model(args.model)
+    with ExitStack() as opened:
+        servers = {policy: LocalServer(folder, args.pp, *flags, *args.flags, "--policy", policy) for policy in POLICIES}
+        urls = {policy: opened.enter_context(server).url for policy, server in servers.items()}
+        runs = measure(urls, setting)
+        # Before the servers go, which takes a while on a busy machine.
+        cells = compared(runs)
+        print(msgspec.json.encode({"cells": cells}).decode() if args.json else table(cells), flush=True)
     return 0
 
 
-def compare(model: str, pp: int, flags: Sequence[str], setting: Setting) -> Runs:
-    """Raises `LoadError`, and RuntimeError where a request failed."""
-    folder = resolve_model(model)
+def measure(urls: Mapping[str, str], setting: Setting) -> Runs:
+    """`urls` by policy. Raises `LoadError`, and RuntimeError where a request failed."""
     runs: Runs = {}
-    with ExitStack() as opened:
-        urls = {
-            policy: opened.enter_context(LocalServer(folder, pp, *flags, "--policy", policy)).url for policy in POLICIES
-        }
-        for policy in POLICIES:
-            # The first waves of a process are slow.
-            *_, last = setting.loads(setting.rounds)
-            one_run(urls[policy], last.model_copy(update={"requests": 4}))
-        total = setting.rounds * len(POLICIES) * len(setting.workloads) * len(setting.concurrency)
-        with tqdm(total=total, unit="run", file=sys.stderr) as bar:
-            for number in range(setting.rounds):
-                for load in setting.loads(number):
-                    cell = runs.setdefault((load.workload, load.concurrency), {policy: [] for policy in POLICIES})
-                    for policy in _turned(POLICIES, number):
-                        cell[policy].append(one_run(urls[policy], load))
-                        bar.update()
+    for url in urls.values():
+        # The first waves of a process are slow.
+        *_, last = setting.loads(setting.rounds)
+        one_run(url, last.model_copy(update={"requests": 4}))
+    total = setting.rounds * len(urls) * len(setting.workloads) * len(setting.concurrency)
+    with tqdm(total=total, unit="run", file=sys.stderr) as bar:
+        for number in range(setting.rounds):
+            for load in setting.loads(number):
+                cell = runs.setdefault((load.workload, load.concurrency), {policy: [] for policy in urls})
+                for policy in _turned(list(urls), number):
+                    cell[policy].append(one_run(urls[policy], load))
+                    bar.update()
     return runs
 
 
