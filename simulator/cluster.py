@@ -182,6 +182,9 @@ class Cluster:
         """Whatever the leader has to say now, and when to ask it again."""
         now = self._clock.now
         self.leader.tick(now)
+        silent = self.leader.silent_ranks(now)
+        if silent:
+            raise RuntimeError(f"ranks {list(silent)} have been silent for too long")
         self._leading.carry_out()
         while (down := self.leader.next_round(now)) is not None:
             if self._spec.rung.blocking and (down.probes or down.installs):
@@ -193,7 +196,7 @@ class Cluster:
             self._alarm.set(deadline)
 
     def _broadcast(self, number: int, down: RoundDown) -> None:
-        planned = self.loops[0].waves + self.loops[0].occupied
+        planned = self.loops[0].waves + self.ranks[0].loop.busy
         link = self._costs.link_s if number else 0.0
         self._clock.after(link, lambda: self._receive(number, down, planned))
 

@@ -151,6 +151,20 @@ def test_requests_that_need_most_of_the_cache_all_finish(rung: Rung, host: int) 
     finish(clients)
 
 
+@pytest.mark.parametrize("rung", [NAIVE, DECOUPLED, LEASED], ids=lambda rung: rung.name)
+def test_prefixes_that_come_back_from_the_host_hold_nobody_up_for_ever(rung: Rung) -> None:
+    memory = StageMemory(num_pages=60, num_slots=12, host_pages=200, host_slots=60)
+    clients = Clients(spec_of(memory=memory, rung=rung, costs=PlaneCosts(copy_page_s=0.001)))
+    jobs = [Job(1_600, 1_280)] * 30
+    made = prompts(jobs, 0, 1_000, 6)
+    for tokens in made.warm_up():
+        clients.cluster.preload(tokens.tobytes(), len(tokens) - 1, (len(tokens) - 1,))
+    outcome = clients.closed_loop((tokens.tobytes() for tokens in made), 4)
+    assert outcome.requests == 30
+    assert sum(rank.cache.gauges().onboarded for rank in clients.cluster.ranks) > 0
+    finish(clients)
+
+
 def test_each_rung_of_the_ablation_is_no_slower_than_the_one_below() -> None:
     jobs = [Job(2_560, 1_920)] * 48
     naive, decoupled, leased = (run(spec_of(rung=rung, max_batch=16), jobs, 8) for rung in (NAIVE, DECOUPLED, LEASED))
