@@ -30,7 +30,7 @@ class State(msgspec.Struct, frozen=True):
     epoch: int = 0
     waves_done: int = 0
     stage_seconds: tuple[float, ...] = ()
-    """Seconds of forward so far, by rank."""
+    """Seconds for which waves have kept the stage so far, by rank."""
 
 
 @dataclass(frozen=True, slots=True)

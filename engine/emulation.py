@@ -69,6 +69,10 @@ class EmulatedExecutor(Executor):
         super().__init__(*args)
         self._pace, self._busy_since, self._clock, self._sleep = pace, busy_since, clock, sleep
 
+    def took(self, forward_s: float) -> float:
+        """The modelled time alone: what the host adds does not delay the next wave."""
+        return forward_s
+
     def _compute(self, batch: WaveBatch, tokens: torch.Tensor | None, inputs: Activations) -> tuple[Activations, float]:
         ready = self._busy_since()
         if inputs:

@@ -44,10 +44,12 @@ class Executor:
         self._model, self._pools, self._cache = model, pools, cache
         self._claims, self._materialiser = claims, materialiser
         self._block_size, self._device, self._tracer = block_size, device, tracer
+        self._began = 0.0
 
     def forward(self, header: WaveHeader, inputs: Activations) -> tuple[Activations, float]:
         """Computes this stage's layers for the wave. Returns what the next stage needs, and seconds of forward.
         Nothing is visible to other requests before `settle`."""
+        self._began = time.perf_counter()
         states = [self._materialise(span) for span in header.spans]
         tokens = self._tokens(header.spans) if self._model.is_first else None
         with self._tracer.span("forward", wave=header.wave, tokens=header.num_tokens, spans=len(header.spans)):
@@ -88,6 +90,12 @@ class Executor:
         started = time.perf_counter()
         outputs = self._model.forward(batch, self._pools.pools, tokens, inputs)
         return outputs, time.perf_counter() - started
+
+    def took(self, forward_s: float) -> float:
+        """How long the wave that was settled last has kept the stage from other work; `forward_s` of that is its
+        forward pass. What comes around it, such as handing over and publishing, costs throughput as well."""
+        del forward_s
+        return time.perf_counter() - self._began
 
     def _choose(self, request: Request, logits: torch.Tensor) -> FirstToken:
         prompt = torch.from_numpy(_tokens_of(request).astype(np.int64))

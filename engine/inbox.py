@@ -36,7 +36,7 @@ class WaveFinished:
 
 @dataclass(frozen=True, slots=True)
 class StageTimed:
-    """Rank 0: the stage took `seconds` of forward for the wave."""
+    """Rank 0: the wave kept the stage for `seconds`."""
 
     rank: int
     wave: int

@@ -40,6 +40,7 @@ class WaveRunner(Protocol):
     def forward(self, header: WaveHeader, inputs: Activations) -> tuple[Activations, float]: ...
     def sample(self, header: WaveHeader, outputs: Activations) -> tuple[FirstToken, ...]: ...
     def settle(self, header: WaveHeader) -> bool: ...
+    def took(self, forward_s: float) -> float: ...
 
 
 class Loop:
@@ -181,7 +182,7 @@ class Loop:
 
     def _run_wave(self, header: WaveHeader, inputs: Activations, buffer: int | None) -> None:
         self._to_wave.put(WaveStarted(self._epoch, self._rank, header.wave))
-        outputs, seconds = self._executor.forward(header, inputs)
+        outputs, forward_s = self._executor.forward(header, inputs)
         first_tokens = ()
         if self._sender is not None:
             self._sender.send(header, outputs)
@@ -191,6 +192,7 @@ class Loop:
             self._handles_changed()
         if buffer is not None and self._receiver is not None:
             self._receiver.recycle(buffer)
+        seconds = self._executor.took(forward_s)
         self._to_wave.put(WaveDone(self._epoch, self._rank, header.wave, seconds, first_tokens))
 
     def _tell_of_room(self) -> None:

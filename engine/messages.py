@@ -169,7 +169,7 @@ class GroupState(Struct, frozen=True, tag="group_state"):
     tokens_reused: int
     ranks: tuple[Gauges, ...]
     stage_seconds: tuple[float, ...]
-    """Seconds of forward so far, by rank."""
+    """Seconds for which waves have kept the stage so far, by rank."""
 
 
 class Reply(Struct, frozen=True, tag="reply"):
