@@ -152,7 +152,7 @@ class GroupCollector(Collector):
         yield _counter("wavepp_waves", "Waves done in this epoch", state.waves_done)
         yield _counter("wavepp_tokens_computed", "Prompt tokens computed in this epoch", state.tokens_computed)
         yield _counter("wavepp_tokens_reused", "Prompt tokens reused in this epoch", state.tokens_reused)
-        busy = CounterMetricFamily("wavepp_stage_busy_seconds", "Seconds for which waves kept the stage", labels=["rank"])
+        busy = CounterMetricFamily("wavepp_stage_busy_seconds", "Seconds that waves kept the stage", labels=["rank"])
         for rank, seconds in enumerate(state.stage_seconds):
             busy.add_metric([str(rank)], seconds)
         yield busy
