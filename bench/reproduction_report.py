@@ -185,7 +185,10 @@ def _stages(found: Found, plots: Mapping[str, str]) -> Iterator[str]:
     yield _rule(1 + len(counts) * len(POLICIES))
     for cell in MEASURED:
         yield _row(cell, *(_short(found.stages[count][cell][name]) for count in counts for name in POLICIES))
-    yield "\nSome of them, under `cost`, on the whole cluster, with rounds, leases and caches of so many ranks:\n"
+    yield (
+        "\nSome of them, under `cost`, on the whole cluster, with rounds, leases and caches of so many ranks (64 requests, "
+        "so that filling and draining weigh more than in the table):\n"
+    )
     cells = list(next(iter(found.stages_whole.values())))
     yield _row("stages", *(f"{cell}" for cell in cells), *(f"{cell}, alone" for cell in cells))
     yield _rule(1 + 2 * len(cells))
