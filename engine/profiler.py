@@ -1,14 +1,16 @@
 """Measures how long a model's layers take on this machine's device: what `wavepp profile` runs.
 
-One layer of each kind is loaded and run as a stage of its own, with real pages and slots, on waves of several lengths
-and contexts. Layers are of one kind when they take the same tensors and keep the same state.
+A few of the model's layers are loaded as a stage, at least one of every kind, and run through `StageModel.forward` on
+real pages and slots, with waves of several lengths and contexts. Each layer is timed where it stands, among others
+that push its weights out of the caches. What is measured is put together in `measured.py`.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +18,15 @@ import torch
 
 from ..cache.device_pools import DevicePools
 from ..models.batch import Activations, SpanState, WaveBatch
-from ..models.config import ModelSpec, load_spec
-from ..models.stage_model import StageModel, load_stage, plan_stage
+from ..models.config import load_spec
+from ..models.stage_model import StageModel, load_stage
 from ..scheduler.cost_model import pairs_of
-from .profile_fit import Fit, Point, fit
+from .measured import Kind, Measured, WaveTimes, kinds_of
 
 BLOCK = 64
+_LAYERS = 4
+"""Of the first stage that are run: with more it would only take longer."""
+_HEADS = 5
 Progress = Callable[[str], None]
 
 
@@ -41,147 +46,198 @@ class Shape:
     def pairs(self) -> float:
         return self.spans * pairs_of(self.context, self.length)
 
+    @property
+    def blocks(self) -> int:
+        """Of one span, with its context."""
+        return -(-(self.context + self.length) // BLOCK)
 
-SHAPES = (
-    Shape(64),
-    Shape(128),
-    Shape(256),
-    Shape(512),
-    Shape(1_024),
-    Shape(256, 1_024),
-    Shape(256, 4_096),
-    Shape(64, 512, spans=6),
+    def batch(self) -> WaveBatch:
+        """Span n has the n-th so many pages, and slot n."""
+        spans = [
+            SpanState(self.context, self.length, tuple(range(n * self.blocks, (n + 1) * self.blocks)), n)
+            for n in range(self.spans)
+        ]
+        return WaveBatch(spans, BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """All shapes are run in turn, once to warm up and then at most `rounds` times, as long as that takes less than
+    `budget_s` in all; at least once."""
+
+    shapes: tuple[Shape, ...]
+    rounds: int
+    budget_s: float
+
+
+FULL = Effort(
+    (
+        *(Shape(length) for length in (8, 16, 32, 64, 128, 256, 384, 512, 768, 1_024)),
+        *(Shape(length, 1_024) for length in (64, 256)),
+        *(Shape(length, 4_096) for length in (64, 256)),
+        Shape(512, 2_048),
+        Shape(128, 512, spans=4),
+        Shape(64, 1_024, spans=4),
+    ),
+    rounds=7,
+    budget_s=70,
 )
-QUICK = (Shape(64), Shape(256), Shape(512), Shape(256, 2_048))
+QUICK = Effort(
+    (*(Shape(length) for length in (16, 64, 256, 512)), Shape(64, 1_024), Shape(256, 2_048)), rounds=3, budget_s=10
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Layers that are alike; `name` is their mixer's and, where they differ in it, a number."""
+class OwnTime:
+    """Seconds of this thread's work, by the clock on the wall less the time for which others had its core, where the
+    system tells that. Of one thread; used as a context manager."""
 
-    name: str
-    layers: tuple[int, ...]
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:
+            self._file = -1
+        self._began, self._waited = time.perf_counter(), self._delay()
 
+    def __enter__(self) -> OwnTime:
+        return self
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """`kinds` with the fit of each; `head_s` is what logits of one row take; all for one layer."""
+    def __exit__(self, *_: object) -> None:
+        if self._file >= 0:
+            os.close(self._file)
 
-    kinds: tuple[tuple[Kind, Fit], ...]
-    head_s: float
+    def __call__(self) -> float:
+        return time.perf_counter() - self._delay()
 
+    @property
+    def waited(self) -> float:
+        """The part of the time since the beginning for which this thread waited for a core."""
+        return (self._delay() - self._waited) / (time.perf_counter() - self._began)
 
-def kinds_of(spec: ModelSpec, dtype: torch.dtype) -> list[Kind]:
-    """In the order in which they first come."""
-    found: dict[object, list[int]] = {}
-    for layer in range(spec.num_layers):
-        plan = plan_stage(spec, range(layer, layer + 1), dtype)
-        mark = f"layers.{layer}."
-        own = tuple(sorted((name.replace(mark, ""), want[1]) for name, want in plan.wanted.items() if mark in name))
-        cached = spec.family.layer_cache(layer, "float32")
-        found.setdefault((own, cached.kind, cached.tensors), []).append(layer)
-    kinds: list[Kind] = []
-    for number, layers in enumerate(found.values()):
-        mixer = spec.family.layer_cache(layers[0], "float32").kind
-        kinds.append(Kind(mixer if len(found) == 1 else f"{mixer} ({number + 1})", tuple(layers)))
-    return kinds
+    def _delay(self) -> float:
+        return 0.0 if self._file < 0 else int(os.pread(self._file, 64, 0).split()[1]) / 1e9
 
 
 def measure(
     folder: Path,
     dtype: torch.dtype,
     device: torch.device,
-    shapes: Sequence[Shape],
-    repeats: int,
-    bytes_per_s: float,
+    num_stages: int,
+    effort: Effort,
     progress: Progress = lambda _: None,
 ) -> Measured:
-    """Raises what loading the model raises."""
+    """Raises what loading the model raises. Call on the thread that has prepared torch for the threads of a stage."""
     spec = load_spec(folder)
-    fits: list[tuple[Kind, Fit]] = []
-    for kind in kinds_of(spec, dtype):
-        # Neither first nor last, where there is a choice: those hold the embedding and the head as well.
-        layer = next((one for one in kind.layers if 0 < one < spec.num_layers - 1), kind.layers[0])
-        stage = load_stage(folder, range(layer, layer + 1), dtype=dtype, device=device)
-        mark = f"layers.{layer}."
-        weight_s = _bytes(spec, layer, dtype, mark) / bytes_per_s
-        points: list[Point] = []
-        for shape in shapes:
-            if shape.context + shape.length > spec.max_context:
-                continue
-            progress(f"{kind.name}: {shape.tokens} tokens behind {shape.context}")
-            points.append(Point(shape.tokens, shape.pairs, _time(stage, shape, repeats)))
-        fits.append((kind, fit(points, weight_s)))
-    progress("head")
-    return Measured(tuple(fits), _head_s(folder, spec, dtype, device, repeats))
-
-
-def bandwidth(device: torch.device, num_bytes: int = 1 << 27) -> float:
-    """Bytes a second that a large copy reads on this device."""
-    source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return num_bytes / statistics.median(_timed(lambda: target.copy_(source), device) for _ in range(5))
-
-
-def _bytes(spec: ModelSpec, layer: int, dtype: torch.dtype, mark: str) -> int:
-    plan = plan_stage(spec, range(layer, layer + 1), dtype)
-    sizes = (
-        torch.Size(shape).numel() * kind.itemsize for name, (_, shape, kind) in plan.wanted.items() if mark in name
+    kinds = kinds_of(spec, dtype)
+    shapes = [shape for shape in effort.shapes if shape.context + shape.length <= spec.max_context]
+    parts = _samples(kinds, spec.num_layers, -(-spec.num_layers // num_stages))
+    size = sum(map(len, parts))
+    entries: list[dict[Shape, float]] = []
+    layers: dict[int, dict[Shape, float]] = {}
+    head_s = 0.0
+    with torch.inference_mode(), OwnTime() as clock:
+        for part in parts:
+            said = f"layers {part.start}-{part.stop - 1}"
+            progress(f"{said}: loading")
+            stage = _Timed(load_stage(folder, part, dtype=dtype, device=device), shapes, clock)
+            times = _rounds(stage, shapes, effort.rounds, effort.budget_s * len(part) / size, said, progress)
+            entries.append({shape: steps[0] for shape, steps in times.items()})
+            for number, layer in enumerate(part):
+                layers[layer] = {shape: steps[number + 1] for shape, steps in times.items()}
+            if part.stop == spec.num_layers:
+                head_s = stage.head_s()
+        waited = clock.waited
+    waves = tuple(
+        WaveTimes(
+            tokens=shape.tokens,
+            pairs=shape.pairs,
+            spans=shape.spans,
+            prepare_s=entries[-1][shape],
+            embedding_s=max(0.0, entries[0][shape] - entries[-1][shape]),
+            kinds=tuple(
+                statistics.mean(layers[layer][shape] for layer in kind.layers if layer in layers) for kind in kinds
+            ),
+        )
+        for shape in shapes
     )
-    return sum(sizes)
+    return Measured(tuple(kinds), waves, head_s, waited)
 
 
-def _time(stage: StageModel, shape: Shape, repeats: int) -> float:
-    """Median seconds of a wave, after one that does not count."""
-    batch, num_pages = _batch(shape)
-    pools = DevicePools(
-        stage.cache_layout(), num_pages=num_pages, num_slots=shape.spans, block_size=BLOCK, device=stage.device
-    )
-    for layer in pools.pools.values():
-        for storage in layer.values():
-            storage.zero_()
-    tokens, inputs = _inputs(stage, shape.tokens)
-    runs = [_timed(lambda: stage.forward(batch, pools.pools, tokens, inputs), stage.device) for _ in range(repeats + 1)]
-    return statistics.median(runs[1:])
+def _samples(kinds: Sequence[Kind], num_layers: int, stage_size: int) -> list[range]:
+    """The first ones of the first stage, one of each kind that is not there, and the last layer, in order."""
+    first = range(min(stage_size, _LAYERS))
+    single = {num_layers - 1} - set(first)
+    for kind in kinds:
+        if not any(layer in first or layer in single for layer in kind.layers):
+            single.add(kind.layers[len(kind.layers) // 2])
+    return [first, *(range(layer, layer + 1) for layer in sorted(single))]
 
 
-def _batch(shape: Shape) -> tuple[WaveBatch, int]:
-    blocks = -(-(shape.context + shape.length) // BLOCK)
-    spans = [
-        SpanState(shape.context, shape.length, tuple(range(span * blocks, (span + 1) * blocks)), span)
-        for span in range(shape.spans)
-    ]
-    return WaveBatch(spans, BLOCK), shape.spans * blocks
-
-
-def _inputs(stage: StageModel, tokens: int) -> tuple[torch.Tensor | None, Activations]:
-    if stage.is_first:
-        return torch.arange(tokens) % stage.spec.vocab_size, {}
-    generator = torch.Generator().manual_seed(tokens)
-    return None, {
-        spec.name: torch.randn(tokens, *spec.shape, generator=generator).to(stage.device, getattr(torch, spec.dtype))
-        for spec in stage.hop_from(range(stage.layers.start - 1, stage.layers.start))
-    }
-
-
-def _head_s(folder: Path, spec: ModelSpec, dtype: torch.dtype, device: torch.device, repeats: int) -> float:
-    last = load_stage(folder, range(spec.num_layers - 1, spec.num_layers), dtype=dtype, device=device)
-    batch, num_pages = _batch(Shape(BLOCK))
-    pools = DevicePools(last.cache_layout(), num_pages=num_pages, num_slots=1, block_size=BLOCK, device=device)
-    outputs = last.forward(batch, pools.pools, *_inputs(last, BLOCK))
-    row = torch.tensor([BLOCK - 1])
-    return statistics.median(_timed(lambda: last.logits(outputs, row), device) for _ in range(repeats + 1))
-
-
-def _timed(work: Callable[[], object], device: torch.device) -> float:
+def _rounds(
+    stage: _Timed, shapes: Sequence[Shape], rounds: int, budget_s: float, said: str, progress: Progress
+) -> dict[Shape, list[float]]:
+    """The medians of the seconds that each step took, by shape."""
+    found: dict[Shape, list[list[float]]] = {shape: [] for shape in shapes}
     began = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+    for number in range(rounds + 1):
+        progress(f"{said}: round {number} of {rounds}" if number else f"{said}: warming up")
+        for shape in shapes:
+            found[shape].append(stage.run(shape))
+        if (time.perf_counter() - began) * (number + 2) / (number + 1) > budget_s and number:
+            break
+    return {shape: [statistics.median(times) for times in zip(*runs[1:], strict=True)] for shape, runs in found.items()}
 
 
-def per_layer(measured: Measured) -> Iterator[tuple[int, Fit]]:
-    """Every layer of the model, in order, with its kind's fit."""
-    pairs = [(layer, found) for kind, found in measured.kinds for layer in kind.layers]
-    yield from sorted(pairs, key=lambda pair: pair[0])
+class _Timed:
+    """A stage with room for the largest of the shapes, each step of whose waves is timed."""
+
+    def __init__(self, stage: StageModel, shapes: Sequence[Shape], clock: OwnTime) -> None:
+        self._stage, self._clock, self._marks = stage, clock, list[float]()
+        self._watched = stage.watched(lambda _: self._mark())
+        self._pools = DevicePools(
+            stage.cache_layout(),
+            num_pages=max(shape.spans * shape.blocks for shape in shapes),
+            num_slots=max(shape.spans for shape in shapes),
+            block_size=BLOCK,
+            device=stage.device,
+        )
+        for layer in self._pools.pools.values():
+            for storage in layer.values():
+                storage.zero_()
+
+    def run(self, shape: Shape) -> list[float]:
+        """Seconds before the first layer, and of every layer."""
+        batch = shape.batch()
+        tokens, inputs = self._inputs(shape.tokens)
+        self._marks.clear()
+        self._mark()
+        self._watched.forward(batch, self._pools.pools, tokens, inputs)
+        self._mark()
+        return [after - before for before, after in zip(self._marks, self._marks[1:], strict=False)]
+
+    def head_s(self) -> float:
+        """Of one prompt's last row, on the last stage."""
+        outputs = self._stage.forward(Shape(BLOCK).batch(), self._pools.pools, *self._inputs(BLOCK))
+        times: list[float] = []
+        for _ in range(_HEADS + 1):
+            self._marks.clear()
+            self._mark()
+            self._stage.logits(outputs, torch.tensor([BLOCK - 1]))
+            self._mark()
+            times.append(self._marks[1] - self._marks[0])
+        return statistics.median(times[1:])
+
+    def _mark(self) -> None:
+        if self._stage.device.type == "cuda":
+            torch.cuda.synchronize(self._stage.device)
+        self._marks.append(self._clock())
+
+    def _inputs(self, tokens: int) -> tuple[torch.Tensor | None, Activations]:
+        stage = self._stage
+        if stage.is_first:
+            return torch.arange(tokens) % stage.spec.vocab_size, {}
+        generator = torch.Generator().manual_seed(tokens)
+        hop = stage.hop_from(range(stage.layers.start - 1, stage.layers.start))
+        return None, {
+            one.name: torch.randn(tokens, *one.shape, generator=generator).to(stage.device, getattr(torch, one.dtype))
+            for one in hop
+        }

@@ -44,7 +44,7 @@ class GroupSettings(BaseModel):
             return ""
         speed = self.engine.emulation_speed
         pace = "" if speed == 1 else f", {speed:g} times as fast"
-        return f"the forward passes alone, which take what the profile {self.scheduler.stage_profile} says{pace}"
+        return f"the forward passes alone, which take what the profile {self.scheduler.profile} says{pace}"
 
     def digest(self) -> str:
         """What all ranks must agree on; where each finds the model on its disk is its own affair."""

@@ -23,6 +23,7 @@ from ..models.emulated import emulate_stage
 from ..models.layout import cache_layout
 from ..models.runtime import prepare_torch
 from ..models.stage_model import StageModel, load_stage
+from ..scheduler.cost_model import StageProfile
 from ..scheduler.planner import Planner
 from ..scheduler.urgency import Ageing
 from .data_plane import Edges, Receiver, Sender
@@ -33,7 +34,7 @@ from .inbox import CapacityGrew, FromLoop, LoopInbox, WakingQueue
 from .loop import Loop
 from .materialiser import Materialiser
 from .meeting import Meeting, Membership
-from .placement import place
+from .placement import place, stage_profile
 from .rounds import LoopRounds, OwnRounds, RankRounds
 from .settings import StageSettings
 from .stage_memory import StageMemory, allocate
@@ -94,7 +95,8 @@ class Stage:
 
     def _start(self) -> None:
         self._prepare_torch()
-        self._placement = place(load_spec(self._group.model), self._group.engine, self._group.scheduler.stage_profile)
+        self._spec = load_spec(self._group.model)
+        self._placement = place(self._spec, self._group.engine, self._group.scheduler.stage_profile)
         model = self._load()
         memory = allocate(model, self._group, self._rank, self._device)
         inbox, to_wave = LoopInbox(), WakingQueue[FromLoop]()
@@ -161,7 +163,7 @@ class Stage:
         materialiser = Materialiser(cache, memory.pools, self._tracer, group.engine.host_batch_pages)
         parts = model, memory.pools, cache, claims, materialiser, block_size, self._device, self._tracer
         if group.engine.device == "emulated":
-            pace = Pace(group.scheduler.stage_profile, group.engine.pp, rank, group.engine.emulation_speed)
+            pace = Pace(self._stage_profile(), group.engine.pp, rank, group.engine.emulation_speed)
             executor = EmulatedExecutor(*parts, pace=pace, busy_since=lambda: inbox.busy_since)
         else:
             executor = Executor(*parts)
@@ -176,7 +178,7 @@ class Stage:
             rounds=on_loop,
             materialiser=materialiser,
             executor=executor,
-            planner=Planner(group.scheduler, block_size, group.engine.pp) if rank == 0 else None,
+            planner=self._planner() if rank == 0 else None,
             receiver=receiver,
             sender=sender,
             tracer=self._tracer,
@@ -192,6 +194,14 @@ class Stage:
             )
         loop.start()
         self._wave.start()
+
+    def _stage_profile(self) -> StageProfile:
+        return stage_profile(self._spec, self._placement, self._group.engine, self._group.scheduler)
+
+    def _planner(self) -> Planner:
+        group = self._group
+        scheduler = group.scheduler.model_copy(update={"stage_profile": self._stage_profile()})
+        return Planner(scheduler, group.cache.block_size, group.engine.pp)
 
     def _neighbours(
         self, model: StageModel, edges: Edges, epoch: int, inbox: LoopInbox

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from .errors import PartitionError
+
+_SAME = 1e-9
+"""Costs whose difference is a smaller part of them differ by rounding alone."""
 
 
 def even_partition(num_layers: int, num_stages: int) -> list[range]:
@@ -21,34 +24,39 @@ def even_partition(num_layers: int, num_stages: int) -> list[range]:
 def balanced_partition(
     costs: Sequence[float], num_stages: int, *, first: float = 0.0, last: float = 0.0
 ) -> list[range]:
-    """Contiguous ranges such that the slowest stage takes as little as it can, and among those the sum of squares is
-    least. `costs` are the layers' times, in any unit; `first` and `last` are what embedding and head add to the first
-    and to the last stage. O(stages · layers²). Raises PartitionError when a stage would be left without a layer."""
-    _check_counts(len(costs), num_stages)
-    sums = [0.0, *accumulate(costs)]
+    """Contiguous ranges such that the slowest stage takes as little as it can; of those, such that the sum of squares
+    is least; of those, with the longer ranges first. `costs` are the layers' times, in any unit; `first` and `last` are
+    what embedding and head add to the first and to the last stage. O(stages · layers²).
 
-    def cost(stage: int, start: int, stop: int) -> float:
-        return sums[stop] - sums[start] + first * (stage == 0) + last * (stage == num_stages - 1)
+    Raises PartitionError when a stage would be left without a layer.
+    """
+    import numpy as np  # Not needed for what is even or by hand.
 
-    best: list[tuple[float, float, tuple[int, ...]] | None] = [None] * (len(costs) + 1)
-    best[0] = 0.0, 0.0, ()
-    for stage in range(num_stages):
-        following: list[tuple[float, float, tuple[int, ...]] | None] = [None] * (len(costs) + 1)
-        for stop in range(stage + 1, len(costs) - (num_stages - 1 - stage) + 1):
-            for start in range(stage, stop):
-                before = best[start]
-                if before is None:
-                    continue
-                own = cost(stage, start, stop)
-                slowest, squares = max(before[0], own), before[1] + own * own
-                known = following[stop]
-                if known is None or (slowest, squares) < known[:2]:
-                    following[stop] = slowest, squares, (*before[2], stop)
-        best = following
-    whole = best[len(costs)]
-    assert whole is not None
-    stops = whole[2]
-    return [range(start, stop) for start, stop in zip((0, *stops[:-1]), stops, strict=True)]
+    count = len(costs)
+    _check_counts(count, num_stages)
+    sums = np.array([0.0, *accumulate(costs)])
+    between = np.where(np.tri(count + 1, k=-1, dtype=bool), sums[:, None] - sums, np.inf)
+    # What the layers [start, stop) take is at [stop, start].
+    stages = [between + first * (stage == 0) + last * (stage == num_stages - 1) for stage in range(num_stages)]
+
+    slowest = np.where(np.arange(count + 1) == 0, 0.0, np.inf)
+    for stage in stages:
+        slowest = np.maximum(slowest, stage).min(axis=1)
+    allowed = slowest[count] * (1 + _SAME)
+
+    squares = np.where(np.arange(count + 1) == 0, 0.0, np.inf)
+    starts = []
+    for stage in stages:
+        every = squares + np.where(stage <= allowed, stage, np.inf) ** 2
+        squares = every.min(axis=1)
+        # Of those that are alike the one that starts last, so that the earlier stages have the longer ranges.
+        alike = every <= squares[:, None] * (1 + _SAME)
+        starts.append(count - alike[:, ::-1].argmax(axis=1))
+    stops = [count]
+    for start_of in reversed(starts):
+        stops.append(int(start_of[stops[-1]]))
+    stops.reverse()
+    return [range(start, stop) for start, stop in pairwise(stops)]
 
 
 def partition_text(ranges: Sequence[range]) -> str:

@@ -1,6 +1,8 @@
 """One stage's layers, ready to run waves."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,10 +15,10 @@ from .config import ModelSpec, load_spec
 from .errors import UnsupportedModelError
 from .family import HIDDEN
 from .kernels.interface import Kernels, kernels_for
-from .layers.decoder import Layer
+from .layers.decoder import Layer, LayerPool
 from .layers.rotary import Rotary
 from .layout import cache_layout, hop_spec
-from .wave import prepare_wave
+from .wave import Wave, prepare_wave
 from .weights import Progress, Scope, StageWeights, TensorPlan, TensorSource
 
 
@@ -30,6 +32,18 @@ class StageParts:
     embedding: torch.Tensor | None
     leave: Leave | None
     head: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A layer that tells when it begins."""
+
+    layer: Layer
+    begins: Callable[[], None]
+
+    def __call__(self, stream: Activations, wave: Wave, pools: Mapping[str, LayerPool]) -> None:
+        self.begins()
+        self.layer(stream, wave, pools)
 
 
 class StageModel:
@@ -78,6 +92,13 @@ class StageModel:
     def hop_from(self, layers: range) -> tuple[TensorSpec, ...]:
         """What a stage of the same kind with these layers sends to the next."""
         return hop_spec(self.spec, layers, self.dtype)
+
+    def watched(self, on_layer: Callable[[int], None]) -> "StageModel":
+        """This stage, with the same weights; calls `on_layer` with a layer's number just before it runs."""
+        numbered = zip(self.layers, self._parts.layers, strict=True)
+        layers = tuple(_Watched(layer, partial(on_layer, number)) for number, layer in numbered)
+        parts = replace(self._parts, layers=layers)
+        return StageModel(self.spec, self.layers, parts, self._kernels, self.dtype, self.device)
 
     @torch.inference_mode()
     def forward(

@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from .cost_model import StageProfile
 from .profiles import KIMI_K3_GB300, Profile
 
 
@@ -58,10 +59,11 @@ class SchedulerConfig(BaseModel):
         description="let a last wave below half of max_wave_tokens wait for a request that is being admitted, at most "
         "until the next wave completes; if unset, mpu does",
     )
-    stage_profile: Profile = Field(
-        default=KIMI_K3_GB300,
+    stage_profile: Profile | None = Field(
+        default=None,
         description="what a wave takes on a stage, for cost and for deadlines: a name, a JSON object, or a file of "
-        "it as wavepp profile writes; on cpu estimated from the model unless given",
+        "it as wavepp profile writes; unless given it is estimated for the model and the device, and is "
+        f"{KIMI_K3_GB300} where stages are emulated",
     )
     cost_smoothing: float = Field(
         default=0.125, gt=0, le=1, description="how far one observed stage time moves what is expected of the stage"
@@ -89,6 +91,11 @@ class SchedulerConfig(BaseModel):
                 f"min_wave_tokens ({self.min_wave_tokens}) must be at most max_wave_tokens ({self.max_wave_tokens})"
             )
         return self
+
+    @property
+    def profile(self) -> StageProfile:
+        """The one that is given, else Kimi K3's: for whoever has no model to estimate one for."""
+        return self.stage_profile or KIMI_K3_GB300
 
     @property
     def fragment_floor(self) -> int | None:

@@ -42,6 +42,9 @@ class StageProfile(BaseModel):
     )
     entry: float = Field(default=0.0, ge=0, description="what the embedding adds to the first stage, in layers' units")
     exit: float = Field(default=0.0, ge=0, description="what the head adds to the last stage, in layers' units")
+    partition: str = Field(
+        default="", description="the balanced one by these layers over so many stages, for people: it follows from them"
+    )
     shares: tuple[float, ...] = Field(
         default=(), description="how the stages' times compare, one number a stage of any scale; empty: all alike"
     )

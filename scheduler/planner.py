@@ -23,7 +23,7 @@ class Planner:
         """Raises `ValueError` where the config does not suit the block size. `policy` overrides the config's."""
         check_block_alignment(config, block_size)
         self._config = config
-        self._costs = StageCosts(config.stage_profile, num_stages, config.cost_smoothing)
+        self._costs = StageCosts(config.profile, num_stages, config.cost_smoothing)
         self._policy = policy or make_policy(config, self._costs, block_size, num_stages)
         self._lanes = Lanes(block_size)
         self._ring = Ring(2 * num_stages)

@@ -12,7 +12,7 @@ from ..cache.config import CacheConfig
 from ..engine.config import EngineConfig
 from ..engine.defaults import EMULATED_MODEL, device_defaults
 from ..engine.flags import ConfigError, add_config_flags, config_from_args
-from ..engine.placement import estimated_profile, place
+from ..engine.placement import place
 from ..engine.settings import GroupSettings
 from ..engine.transfer_config import TransferConfig
 from ..models.config import load_spec
@@ -51,9 +51,5 @@ def group_from_args(args: argparse.Namespace) -> GroupSettings:
         settings = GroupSettings.model_validate({"model": resolve_model(args.model), "model_name": name, **parts})
     except ValidationError as error:
         raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
-    spec = load_spec(settings.model)
-    place(spec, engine, settings.scheduler.stage_profile)
-    if engine.device != "emulated" and "stage_profile" not in settings.scheduler.model_fields_set:
-        scheduler = settings.scheduler.model_copy(update={"stage_profile": estimated_profile(spec, engine)})
-        settings = settings.model_copy(update={"scheduler": scheduler})
+    place(load_spec(settings.model), engine, settings.scheduler.stage_profile)
     return settings

@@ -5,22 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..engine.config import EngineConfig
+from ..engine.estimated import REFERENCE_CONTEXT, REFERENCE_TOKENS
 from ..engine.flags import ConfigError, add_config_flags, config_from_args
-from ..models.partition import balanced_partition, even_partition, partition_text
+from ..models.partition import balanced_partition, even_partition
 from ..scheduler.cost_model import StageProfile, pairs_of
 
-REFERENCE_TOKENS, REFERENCE_CONTEXT = 512, 2_048
-"""The wave at which layers are weighed against each other."""
-_PROMPT = 2_048
-"""Tokens of a prompt, over which the head's work is spread."""
+if TYPE_CHECKING:
+    from ..engine.measured import Measured
+    from ..engine.profile_fit import Fit
+
+_BUSY = 0.05
+"""For which part of the time others may have the core before it is worth a word."""
 
 
 def add_profile_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a local Hugging Face folder, a hub id, demo or demo-hybrid")
     parser.add_argument("--quick", action="store_true", help="fewer waves, measured less often")
+    parser.add_argument("--points", action="store_true", help="print every wave, as measured and as fitted")
     parser.add_argument("--output", type=Path, help="write the profile to this file, for --stage-profile")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_config_flags(parser, EngineConfig)
@@ -30,7 +36,8 @@ def run_profile(args: argparse.Namespace) -> int:
     """Raises ConfigError, ModelError and PartitionError."""
     import torch
 
-    from ..engine.profiler import QUICK, SHAPES, bandwidth, measure, per_layer
+    from ..engine.profiler import FULL, QUICK, measure
+    from ..models.config import load_spec
     from ..models.demo.resolve import resolve_model
     from ..models.runtime import prepare_torch
 
@@ -40,71 +47,102 @@ def run_profile(args: argparse.Namespace) -> int:
     if args.output is not None and args.output.suffix != ".json":
         raise ConfigError(f"--output: the file's name must end in .json, not be {args.output.name!r}")
     folder = resolve_model(args.model)
-    device = torch.device(engine.resolved_device())
-    prepare_torch(device, engine.resolved_threads())
-
-    def progress(what: str) -> None:
-        print(
-            f"\r\x1b[K{what}" if sys.stderr.isatty() else what, end="" if sys.stderr.isatty() else "\n", file=sys.stderr
-        )
-
-    with torch.inference_mode():
-        measured = measure(
-            folder,
-            getattr(torch, engine.resolved_dtype()),
-            device,
-            QUICK if args.quick else SHAPES,
-            repeats=2 if args.quick else 5,
-            bytes_per_s=bandwidth(device),
-            progress=progress,
-        )
-    progress("")
-    layers = [found for _, found in per_layer(measured)]
-    pairs = pairs_of(REFERENCE_CONTEXT, REFERENCE_TOKENS)
-    costs = [found.seconds(REFERENCE_TOKENS, pairs) for found in layers]
-    exit_s = measured.head_s * REFERENCE_TOKENS / _PROMPT
-    balanced = balanced_partition(costs, engine.pp, last=exit_s)
-    profile = StageProfile(
-        name=f"{args.model} on {device.type}, {engine.resolved_threads()} threads",
-        wave_s=sum(found.wave_s for found in layers) / engine.pp,
-        weight_s=sum(found.weight_s for found in layers) / engine.pp,
-        token_s=sum(found.token_s for found in layers) / engine.pp,
-        context_s=sum(found.context_s for found in layers) / engine.pp,
-        stages=engine.pp,
-        layers=tuple(costs),
-        exit=exit_s,
-    )
+    even_partition(load_spec(folder).num_layers, engine.pp)
+    device, dtype, threads = engine.resolved_device(), engine.resolved_dtype(), engine.resolved_threads()
+    prepare_torch(torch.device(device), threads)
+    effort = QUICK if args.quick else FULL
+    measured = measure(folder, getattr(torch, dtype), torch.device(device), engine.pp, effort, _progress)
+    _progress("")
+    where = f"{device}, {threads} thread{'s' * (threads > 1)} a stage" if device == "cpu" else device
+    profile, found = measured.profile(f"{args.model} in {dtype} on {where}", engine.pp)
     if args.output is not None:
         args.output.write_text(profile.model_dump_json(indent=1) + "\n")
-    kinds = [
-        {"kind": kind.name, "layers": len(kind.layers), "rms": found.rms, "worst": found.worst, "seconds": cost}
-        for kind, found in measured.kinds
-        for cost in [found.seconds(REFERENCE_TOKENS, pairs)]
-    ]
-    shares = {
-        name: [sum(costs[layer] for layer in part) + exit_s * (part.stop == len(costs)) for part in parts]
-        for name, parts in (("even", even_partition(len(costs), engine.pp)), ("balanced", balanced))
-    }
     if args.json:
-        partition = {"balanced": partition_text(balanced), "stage_s": shares}
-        print(json.dumps({**profile.model_dump(mode="json"), "kinds": kinds, "partition": partition}))
+        print(json.dumps(_object(measured, profile, found)))
         return 0
-    print(f"{profile.name}: an average one of {engine.pp} stages takes, for a wave of t tokens and p pairs,")
-    print(
-        f"  {1e3 * profile.wave_s:.3g} ms + max({1e3 * profile.weight_s:.3g} ms, {1e6 * profile.token_s:.4g} µs · t) "
-        f"+ {1e9 * profile.context_s:.4g} ns · p"
-    )
-    for kind in kinds:
-        print(
-            f"  {kind['layers']:3} layers {kind['kind']}: {1e3 * float(str(kind['seconds'])):.2f} ms each for "
-            f"{REFERENCE_TOKENS} tokens behind {REFERENCE_CONTEXT}; the fit is off by {kind['rms']:.1%} (root mean "
-            f"square), {kind['worst']:.1%} at most"
-        )
-    print(f"  the head: {1e3 * measured.head_s:.2f} ms a prompt")
-    for name, times in shares.items():
-        even = f"; the slowest is {max(times) * engine.pp / sum(times):.2f} times the average"
-        text = partition_text(balanced) if name == "balanced" else name
-        print(f"  partition {text}: " + ", ".join(f"{1e3 * seconds:.1f}" for seconds in times) + f" ms{even}")
+    for line in _told(measured, profile, found):
+        print(line)
+    if args.points:
+        for line in _points(measured, profile.stages, found):
+            print(line)
     if args.output is not None:
         print(f"written to {args.output}: wavepp serve {args.model} --stage-profile {args.output} --partition balanced")
     return 0
+
+
+def _progress(what: str) -> None:
+    """On stderr; on a terminal in one line, which an empty text clears."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
+    elif what:
+        print(what, file=sys.stderr, flush=True)
+
+
+def stage_times(profile: StageProfile) -> dict[str, list[float]]:
+    """By partition, even and balanced, what each stage takes for the reference wave."""
+    count, stages = len(profile.layers), profile.stages
+    parts = {
+        "even": even_partition(count, stages),
+        "balanced": balanced_partition(profile.layers, stages, first=profile.entry, last=profile.exit),
+    }
+    return {
+        name: [
+            sum(profile.layers[layer] for layer in part)
+            + profile.entry * (part.start == 0)
+            + profile.exit * (part.stop == count)
+            for part in ranges
+        ]
+        for name, ranges in parts.items()
+    }
+
+
+def _object(measured: Measured, profile: StageProfile, found: Fit) -> dict[str, object]:
+    points = measured.stage_points(profile.stages)
+    return {
+        "profile": profile.model_dump(mode="json"),
+        "fit": {"rms": found.rms, "worst": found.worst},
+        "points": [
+            {"tokens": p.tokens, "pairs": p.pairs, "seconds": p.seconds, "fitted": found.seconds(p.tokens, p.pairs)}
+            for p in points
+        ],
+        "stage_s": stage_times(profile),
+        "head_s": measured.head_s,
+        "waited": measured.waited,
+    }
+
+
+def _told(measured: Measured, profile: StageProfile, found: Fit) -> Iterator[str]:
+    yield f"{profile.name}: an average one of {profile.stages} stages takes, for a wave of t tokens and p pairs of a"
+    yield "token and one before it in its prompt,"
+    weight = f"max({1e3 * found.weight_s:.3g} ms, {{}})" if found.weight_s else "{}"
+    tokens = weight.format(f"{1e6 * found.token_s:.4g} µs · t")
+    yield f"  {1e3 * found.wave_s:.3g} ms + {tokens} + {1e9 * found.context_s:.4g} ns · p"
+    count = len(measured.waves)
+    yield f"  (off by {found.rms:.1%}, root mean square, and by {found.worst:.1%} at most, over {count} waves)"
+    if measured.waited > _BUSY:
+        yield f"  others had the core for {measured.waited:.0%} of the time: that does not count, but their work shows"
+    pairs = pairs_of(REFERENCE_CONTEXT, REFERENCE_TOKENS)
+    yield f"For {REFERENCE_TOKENS} tokens behind {REFERENCE_CONTEXT}:"
+    for number, kind in enumerate(measured.kinds):
+        own = measured.kind_fit(number)
+        milliseconds = 1e3 * own.seconds(REFERENCE_TOKENS, pairs)
+        yield (
+            f"  {len(kind.layers):3} layers {kind.name}: {milliseconds:.2f} ms each (the fit is off by {own.rms:.1%}, "
+            f"{own.worst:.1%} at most)"
+        )
+    yield f"  the embedding {1e3 * profile.entry:.2f} ms; the head {1e3 * measured.head_s:.2f} ms a prompt"
+    for name, times in stage_times(profile).items():
+        text = f"balanced, {profile.partition}" if name == "balanced" else name
+        slowest = max(times) * len(times) / sum(times)
+        listed = ", ".join(f"{1e3 * seconds:.1f}" for seconds in times)
+        yield f"  partition {text}: {listed} ms; the slowest is {slowest:.3f} times the average"
+
+
+def _points(measured: Measured, stages: int, found: Fit) -> Iterator[str]:
+    yield "tokens  spans     pairs   measured ms   fitted ms   error"
+    for wave, point in zip(measured.waves, measured.stage_points(stages), strict=True):
+        fitted = found.seconds(point.tokens, point.pairs)
+        yield (
+            f"{wave.tokens:6} {wave.spans:6} {wave.pairs:9.0f} {1e3 * point.seconds:13.2f} {1e3 * fitted:11.2f} "
+            f"{fitted / point.seconds - 1:7.1%}"
+        )

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{number + 1} of {len(cells)}: {cell}", file=sys.stderr, flush=True)
         count = max(args.requests, args.requests_per_client * cell.concurrency)
         results[cell] = {
-            policy: run_cell(cell, config, config.stage_profile, around, count, args.shuffle)
+            policy: run_cell(cell, config, config.profile, around, count, args.shuffle)
             for policy, config in configs.items()
         }
     report(results, configs, as_json=args.json)

@@ -128,7 +128,7 @@ def cluster_of(config: SimulateConfig, args: argparse.Namespace) -> ClusterSpec:
     """Raises ConfigError."""
     paper = dict(SCHEDULER) if args.as_in_paper else {}
     scheduler = config_from_args(SchedulerConfig, args, variables=VARIABLES, defaults=paper)
-    profile = config.profile or scheduler.stage_profile
+    profile = config.profile or scheduler.profile
     if args.stage_profile is None:
         scheduler = scheduler.model_copy(update={"stage_profile": profile})
     admission = config_from_args(AdmissionConfig, args, variables=VARIABLES, defaults={"rank_silence_s": 3_600.0})

@@ -189,7 +189,7 @@ def test_cost_is_no_worse_where_work_runs_out(cell: Cell) -> None:
         policy: pipeline.run_cell(
             cell,
             (config := pipeline.config_of(policy, "kimi-k3-gb300")),
-            config.stage_profile,
+            config.profile,
             Surroundings(8),
             cell.concurrency,
         ).tokens_s
@@ -202,7 +202,7 @@ def test_cost_learns_that_stages_are_slower_and_uneven() -> None:
     """It plans by a profile of even stages; what it hears of the real ones makes it as good as if it had known."""
     cell = Cell("reuse", 131_072, 4)
     believed = pipeline.config_of("cost", "kimi-k3-gb300")
-    real = believed.stage_profile.model_copy(update={"shares": (1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 0.7, 0.8)})
+    real = believed.profile.model_copy(update={"shares": (1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 0.7, 0.8)})
     told = pipeline.config_of("cost", real)
     learning, knowing = (
         pipeline.run_cell(cell, config, real, Surroundings(8), 64).tokens_s for config in (believed, told)
