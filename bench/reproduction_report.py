@@ -186,8 +186,8 @@ def _stages(found: Found, plots: Mapping[str, str]) -> Iterator[str]:
     for cell in MEASURED:
         yield _row(cell, *(_short(found.stages[count][cell][name]) for count in counts for name in POLICIES))
     yield (
-        "\nSome of them, under `cost`, on the whole cluster, with rounds, leases and caches of so many ranks (64 requests, "
-        "so that filling and draining weigh more than in the table):\n"
+        "\nSome of them, under `cost`, on the whole cluster, with rounds, leases and caches of so many ranks (64 "
+        "requests, so that filling and draining weigh more than in the table):\n"
     )
     cells = list(next(iter(found.stages_whole.values())))
     yield _row("stages", *(f"{cell}" for cell in cells), *(f"{cell}, alone" for cell in cells))
