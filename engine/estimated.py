@@ -11,15 +11,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..models.config import ModelSpec
-from ..scheduler.cost_model import StageProfile
+from ..scheduler.cost_model import StageProfile, pairs_of
 
 if TYPE_CHECKING:
     from ..models.estimate import LayerWork
 
-REFERENCE_TOKENS, REFERENCE_CONTEXT = 512, 2_048
-"""The wave at which layers are weighed against each other: so many tokens behind so many others of their prompt."""
-PROMPT_TOKENS = 2_048
-"""Of a prompt, over which the head's work is spread: it works for waves in which prompts end."""
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The wave at which layers are weighed against each other: the average one of a prompt of `prompt` tokens in waves
+    of `most`. Attention's weight grows with the prompt, and nothing else's does."""
+
+    prompt: int
+    most: int
+
+    @property
+    def tokens(self) -> int:
+        return min(self.most, self.prompt)
+
+    @property
+    def pairs(self) -> float:
+        return pairs_of((self.prompt - self.tokens) // 2, self.tokens)
+
+    @property
+    def ends(self) -> float:
+        """Prompts that end in it: the head works once for each."""
+        return self.tokens / self.prompt
+
+
+REFERENCES = {"cpu": Reference(2_048, 512), "cuda": Reference(65_536, 8_192)}
+"""By device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +65,7 @@ CUDA = Speeds(matrices=250e12, states=25e12, pairs=150e12, bytes_per_s=3e12, ste
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds of each layer at REFERENCE_TOKENS and REFERENCE_CONTEXT, and what embedding and head add to those."""
+    """Seconds of each layer for one wave, and what embedding and head add to those."""
 
     layers: tuple[float, ...]
     entry: float = 0.0
@@ -59,18 +80,18 @@ class LayerTimes:
 
 
 def estimated_times(spec: ModelSpec, device: str, dtype: str) -> LayerTimes:
-    """The same on every host: `device` is `cpu` or `cuda`, a CPU has one thread."""
-    speeds = _speeds(device, 1)
+    """At the device's reference. The same on every host: `device` is `cpu` or `cuda`, a CPU has one thread."""
+    speeds, reference = _speeds(device, 1), REFERENCES[device]
     layers, head = _work(spec, dtype)
     times = (
         _wave_s(layer, speeds)
-        + max(_weight_s(layer, speeds), _token_s(layer, speeds) * REFERENCE_TOKENS)
-        + layer.pair / speeds.pairs * REFERENCE_TOKENS * (REFERENCE_CONTEXT + REFERENCE_TOKENS / 2)
+        + max(_weight_s(layer, speeds), _token_s(layer, speeds) * reference.tokens)
+        + layer.pair / speeds.pairs * reference.pairs
         for layer in layers
     )
     # One row is multiplied with the whole head: reading it is all of the work.
     head_s = max(head / speeds.matrices, head * (4 if dtype == "float32" else 2) / speeds.bytes_per_s)
-    return LayerTimes(tuple(times), exit=head_s * REFERENCE_TOKENS / PROMPT_TOKENS)
+    return LayerTimes(tuple(times), exit=head_s * reference.ends)
 
 
 def estimated_profile(spec: ModelSpec, parts: Sequence[range], device: str, dtype: str, threads: int) -> StageProfile:

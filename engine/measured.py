@@ -9,8 +9,8 @@ import torch
 from ..models.config import ModelSpec
 from ..models.partition import balanced_partition, partition_text
 from ..models.stage_model import plan_stage
-from ..scheduler.cost_model import StageProfile, pairs_of
-from .estimated import PROMPT_TOKENS, REFERENCE_CONTEXT, REFERENCE_TOKENS, LayerTimes
+from ..scheduler.cost_model import StageProfile
+from .estimated import LayerTimes, Reference
 from .profile_fit import Fit, Point, fit
 
 _LEAST_TOKEN_S = 1e-9
@@ -63,24 +63,23 @@ class Measured:
             for wave in self.waves
         ]
 
-    def layer_times(self) -> LayerTimes:
-        """At the reference wave, by the fits."""
-        pairs = pairs_of(REFERENCE_CONTEXT, REFERENCE_TOKENS)
+    def layer_times(self, reference: Reference) -> LayerTimes:
+        """By the fits."""
         by_layer = {
-            layer: self.kind_fit(number).seconds(REFERENCE_TOKENS, pairs)
+            layer: self.kind_fit(number).seconds(reference.tokens, reference.pairs)
             for number, kind in enumerate(self.kinds)
             for layer in kind.layers
         }
-        near = min(self.waves, key=lambda wave: abs(wave.tokens - REFERENCE_TOKENS))
+        near = min(self.waves, key=lambda wave: abs(wave.tokens - reference.tokens))
         return LayerTimes(
             layers=tuple(by_layer[layer] for layer in sorted(by_layer)),
             entry=near.embedding_s,
-            exit=self.head_s * REFERENCE_TOKENS / PROMPT_TOKENS,
+            exit=self.head_s * reference.ends,
         )
 
-    def profile(self, name: str, num_stages: int) -> tuple[StageProfile, Fit]:
+    def profile(self, name: str, num_stages: int, reference: Reference) -> tuple[StageProfile, Fit]:
         """And the fit that it is made from."""
-        found, times = fit(self.stage_points(num_stages)), self.layer_times()
+        found, times = fit(self.stage_points(num_stages)), self.layer_times(reference)
         parts = balanced_partition(times.layers, num_stages, first=times.entry, last=times.exit)
         profile = StageProfile(
             name=name,

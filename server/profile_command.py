@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..engine.config import EngineConfig
-from ..engine.estimated import REFERENCE_CONTEXT, REFERENCE_TOKENS
+from ..engine.estimated import REFERENCES, Reference
 from ..engine.flags import ConfigError, add_config_flags, config_from_args
 from ..models.partition import balanced_partition, even_partition
-from ..scheduler.cost_model import StageProfile, pairs_of
+from ..scheduler.cost_model import StageProfile
 
 if TYPE_CHECKING:
     from ..engine.measured import Measured
@@ -26,6 +26,12 @@ _BUSY = 0.05
 def add_profile_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a local Hugging Face folder, a hub id, demo or demo-hybrid")
     parser.add_argument("--quick", action="store_true", help="fewer waves, measured less often")
+    parser.add_argument(
+        "--prompt",
+        type=int,
+        metavar="N",
+        help="length of the prompts for which the partition is balanced, in tokens [2048 on the CPU]",
+    )
     parser.add_argument("--points", action="store_true", help="print every wave, as measured and as fitted")
     parser.add_argument("--output", type=Path, help="write the profile to this file, for --stage-profile")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -46,6 +52,11 @@ def run_profile(args: argparse.Namespace) -> int:
         raise ConfigError("--device: an emulated stage takes what a profile says; there is nothing to measure")
     if args.output is not None and args.output.suffix != ".json":
         raise ConfigError(f"--output: the file's name must end in .json, not be {args.output.name!r}")
+    reference = REFERENCES[engine.resolved_device()]
+    if args.prompt is not None:
+        if args.prompt < 1:
+            raise ConfigError(f"--prompt: must be at least 1 (got {args.prompt})")
+        reference = Reference(args.prompt, reference.most)
     folder = resolve_model(args.model)
     even_partition(load_spec(folder).num_layers, engine.pp)
     device, dtype, threads = engine.resolved_device(), engine.resolved_dtype(), engine.resolved_threads()
@@ -54,13 +65,13 @@ def run_profile(args: argparse.Namespace) -> int:
     measured = measure(folder, getattr(torch, dtype), torch.device(device), engine.pp, effort, _progress)
     _progress("")
     where = f"{device}, {threads} thread{'s' * (threads > 1)} a stage" if device == "cpu" else device
-    profile, found = measured.profile(f"{args.model} in {dtype} on {where}", engine.pp)
+    profile, found = measured.profile(f"{args.model} in {dtype} on {where}", engine.pp, reference)
     if args.output is not None:
         args.output.write_text(profile.model_dump_json(indent=1) + "\n")
     if args.json:
         print(json.dumps(_object(measured, profile, found)))
         return 0
-    for line in _told(measured, profile, found):
+    for line in _told(measured, profile, found, reference):
         print(line)
     if args.points:
         for line in _points(measured, profile.stages, found):
@@ -111,7 +122,7 @@ def _object(measured: Measured, profile: StageProfile, found: Fit) -> dict[str, 
     }
 
 
-def _told(measured: Measured, profile: StageProfile, found: Fit) -> Iterator[str]:
+def _told(measured: Measured, profile: StageProfile, found: Fit, reference: Reference) -> Iterator[str]:
     yield f"{profile.name}: an average one of {profile.stages} stages takes, for a wave of t tokens and p pairs of a"
     yield "token and one before it in its prompt,"
     weight = f"max({1e3 * found.weight_s:.3g} ms, {{}})" if found.weight_s else "{}"
@@ -121,11 +132,10 @@ def _told(measured: Measured, profile: StageProfile, found: Fit) -> Iterator[str
     yield f"  (off by {found.rms:.1%}, root mean square, and by {found.worst:.1%} at most, over {count} waves)"
     if measured.waited > _BUSY:
         yield f"  others had the core for {measured.waited:.0%} of the time: that does not count, but their work shows"
-    pairs = pairs_of(REFERENCE_CONTEXT, REFERENCE_TOKENS)
-    yield f"For {REFERENCE_TOKENS} tokens behind {REFERENCE_CONTEXT}:"
+    yield f"For the average wave of a prompt of {reference.prompt} tokens, {reference.tokens} of them:"
     for number, kind in enumerate(measured.kinds):
         own = measured.kind_fit(number)
-        milliseconds = 1e3 * own.seconds(REFERENCE_TOKENS, pairs)
+        milliseconds = 1e3 * own.seconds(reference.tokens, reference.pairs)
         yield (
             f"  {len(kind.layers):3} layers {kind.name}: {milliseconds:.2f} ms each (the fit is off by {own.rms:.1%}, "
             f"{own.worst:.1%} at most)"

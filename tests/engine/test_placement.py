@@ -9,6 +9,7 @@ import pytest
 import torch
 from wavepp.engine.config import EngineConfig
 from wavepp.engine.defaults import device_defaults
+from wavepp.engine.estimated import Reference
 from wavepp.engine.placement import place, stage_profile
 from wavepp.engine.settings import GroupSettings
 from wavepp.models.config import ModelSpec, load_spec
@@ -16,7 +17,7 @@ from wavepp.models.errors import PartitionError
 from wavepp.models.estimate import model_work
 from wavepp.models.partition import even_partition
 from wavepp.scheduler.config import SchedulerConfig
-from wavepp.scheduler.cost_model import StageProfile
+from wavepp.scheduler.cost_model import StageProfile, pairs_of
 from wavepp.scheduler.profiles import KIMI_K3_GB300
 
 Factory = Callable[..., tuple[Path, object]]
@@ -135,3 +136,11 @@ def test_ranks_compare_what_a_profile_says_and_not_where_it_lies(tmp_path: Path)
     assert digest(str(here)) == digest(str(there)) == digest(text) != digest(None)
     there.write_text(text.replace("0.001", "0.002"))
     assert digest(str(here)) != digest(str(there))
+
+
+def test_layers_are_weighed_at_the_average_wave_of_a_prompt() -> None:
+    reference = Reference(prompt=2_048, most=512)
+    whole = sum(pairs_of(start, 512) for start in range(0, 2_048, 512))
+    assert reference.pairs == pytest.approx(whole / 4) and reference.tokens == 512 and reference.ends == 0.25
+    short = Reference(prompt=100, most=512)
+    assert (short.tokens, short.pairs, short.ends) == (100, pairs_of(0, 100), 1.0)

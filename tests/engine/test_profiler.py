@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from wavepp.cache.device_pools import DevicePools
+from wavepp.engine.estimated import Reference
 from wavepp.engine.measured import Kind, Measured, WaveTimes, kinds_of
 from wavepp.engine.profile_fit import Point, fit
 from wavepp.engine.profiler import Effort, Shape, measure
@@ -72,7 +73,7 @@ def test_a_stage_of_average_size_has_its_part_of_every_kind_and_of_the_embedding
     # No profile has a negative number or a time of zero for a token, so these numbers are too large by far for one.
     found = fit(measured.stage_points(2))
     assert found.wave_s == pytest.approx(2.0) and found.token_s == pytest.approx((0.2 + 3 + 5) / 2)
-    times = measured.layer_times()
+    times = measured.layer_times(Reference(prompt=2_048, most=512))
     assert times.layers[0] == times.layers[2] == pytest.approx(513) and times.layers[3] == pytest.approx(5 * 512)
     assert times.shares([range(3), range(3, 4)])[0] == pytest.approx(3 * 513 + 0.2 * 8)
     assert times.exit == pytest.approx(2.0)
@@ -99,7 +100,7 @@ def test_a_real_model_is_measured_layer_by_layer(family: str, tiny_model_factory
     assert len(measured.waves) == len(shapes) - 1, "no wave is longer than the model's prompts may be"
     assert all(seconds > 0 for wave in measured.waves for seconds in wave.kinds)
     assert measured.head_s > 0 and 0 <= measured.waited < 1 and said
-    profile, found = measured.profile("measured", 2)
+    profile, found = measured.profile("measured", 2, Reference(64, 512))
     assert len(profile.layers) == spec.num_layers and profile.token_s == max(found.token_s, 1e-9)
     assert len(parse_partition(profile.partition, spec.num_layers, 2)) == 2
 
