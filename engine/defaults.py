@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-# One thread, stages of `demo` and `demo-hybrid`, what a token takes beside its context: least in waves of 512 to 768
-# tokens (1.8 ms and 84 µs), a twentieth more at most from 512 up to 1,024 for both, a tenth more at 256, and a sixth to
-# a half more at 128. So nothing is gained above 512, and mpu should not go below 256.
+# What a token takes beside its context on one of two stages, one thread each, of `demo` and `demo-hybrid`: least in
+# waves of 512 to 768 tokens (1.8 ms and 84 µs, 512 within 4% of that), about a tenth more at 256 and at 1,024, and a
+# seventh to a half more at 128. So nothing is gained above 512, and mpu should not go below 256.
 _CPU: dict[str, dict[str, Any]] = {
     "scheduler": {"max_wave_tokens": 512, "min_wave_tokens": 256},
     "admission": {"snapshot_interval": 256},
