@@ -14,6 +14,7 @@ from .builders import Leave, builder_of
 from .config import ModelSpec, load_spec
 from .errors import UnsupportedModelError
 from .family import HIDDEN
+from .kernels import cpu_gemm
 from .kernels.interface import Kernels, kernels_for
 from .layers.decoder import Layer, LayerPool
 from .layers.rotary import Rotary
@@ -129,7 +130,7 @@ class StageModel:
             raise ValueError("only the last stage has logits")
         rows = rows.to(self.device)
         chosen = {name: tensor.index_select(0, rows) for name, tensor in outputs.items()}
-        return functional.linear(self._parts.leave(chosen), self._parts.head).float()
+        return cpu_gemm.linear(self._parts.leave(chosen), self._parts.head, wide=True).float()
 
     def _enter(self, tokens: torch.Tensor | None, inputs: Activations) -> torch.Tensor:
         if self._parts.embedding is None:

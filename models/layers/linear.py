@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
+from ..kernels import cpu_gemm
 from ..weights import Scope
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """y = x Wᵀ + b."""
+    """y = x Wᵀ + b, in the weight's dtype; with `wide`, in float32 where the device computes it so."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weight, self.bias)
+    def __call__(self, x: torch.Tensor, *, wide: bool = False) -> torch.Tensor:
+        return cpu_gemm.linear(x, self.weight, self.bias, wide=wide)
 
 
 def load_linear(scope: Scope, name: str, out: int, inp: int, *, bias: bool = False) -> Linear:

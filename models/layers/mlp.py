@@ -17,8 +17,8 @@ class GatedMlp:
     down: Linear
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(functional.silu(gate) * up)
+        gate, up = self.gate_up(x, wide=True).chunk(2, -1)
+        return self.down(functional.silu(gate, inplace=True).mul_(up))
 
 
 def load_mlp(scope: Scope, hidden: int, width: int, *, bias: bool = False) -> GatedMlp:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from ..kernels import cpu_gemm
 from ..kimi_linear_config import MoeConfig
 from ..weights import Scope
 from .mlp import GatedMlp, load_mlp
@@ -53,6 +54,7 @@ class MoeMlp:
         order = chosen.flatten().argsort(stable=True)
         rows = order // top_k
         row_weights = weights.flatten()[order].unsqueeze(1)
+        x_wide = cpu_gemm.widest(x, self.gate_up)
         counts = torch.bincount(chosen.flatten(), minlength=self.down.shape[0]).tolist()
         out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         first = 0
@@ -60,10 +62,10 @@ class MoeMlp:
             if count == 0:
                 continue
             own = slice(first, first + count)
-            gate, up = functional.linear(x[rows[own]], self.gate_up[expert]).chunk(2, -1)
-            out.index_add_(
-                0, rows[own], functional.linear(functional.silu(gate) * up, self.down[expert]) * row_weights[own]
-            )
+            both = cpu_gemm.linear(x_wide.index_select(0, rows[own]), self.gate_up[expert], wide=True)
+            gate, up = both.chunk(2, -1)
+            mixed = cpu_gemm.linear(functional.silu(gate, inplace=True).mul_(up), self.down[expert], wide=True)
+            out.index_add_(0, rows[own], row_weights[own] * mixed)
             first += count
         routed = out.to(x.dtype)
         return routed if self.shared is None else routed + self.shared(x)
