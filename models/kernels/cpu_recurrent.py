@@ -10,10 +10,14 @@ from itertools import pairwise
 import torch
 from torch.nn import functional
 
+from ..batch import SpanState
 from ..wave import Wave
 from .cpu_kda import CHUNK, kda_chunks, kda_step
 
-_SEGMENT = 1024
+_STATE_BYTES = 1 << 18
+"""States that one thread works on at once: half of a small second-level cache."""
+
+_SEGMENT = 512
 """Tokens whose chunks are worked on at once; a multiple of CHUNK, so that cutting there changes no rounding."""
 
 
@@ -50,25 +54,42 @@ def kda(
     beta: torch.Tensor,
     states: torch.Tensor,
 ) -> torch.Tensor:
-    """See `Kernels.kda`."""
-    out = torch.empty_like(v)
+    """See `Kernels.kda`. Spans of one token are taken all at once."""
+    out = v.new_empty(v.shape)
     tensors = (q, k, v, log_decay, beta)
-    for span, (first, _) in zip(wave.batch.spans, pairwise(wave.offsets), strict=True):
-        state = states[span.slot].clone() if span.start else torch.zeros_like(states[span.slot])
-        slots = {position - span.start: slot for position, slot in span.snapshots}
-        for start, stop in segments(span.length, list(slots)):
-            rows = slice(first + start, first + stop)
-            marks = [mark for mark in slots if start < mark <= stop]
-            if stop - start == 1:
-                out[first + start], state = kda_step([tensor[first + start] for tensor in tensors], state)
-                captured = [state] * len(marks)
-            else:
-                part = [tensor[rows] for tensor in tensors]
-                out[rows], state, captured = kda_chunks(part, state, [mark - start for mark in marks])
-            for mark, snapshot in zip(marks, captured, strict=True):
-                states[slots[mark]] = snapshot
-        states[span.slot] = state
+    single: list[tuple[int, SpanState]] = []
+    for span, (first, last) in zip(wave.batch.spans, pairwise(wave.offsets), strict=True):
+        if span.length == 1:
+            single.append((first, span))
+        else:
+            _kda_span(span, [tensor[first:last] for tensor in tensors], states, out[first:last])
+    if single:
+        rows, slots = [row for row, _ in single], [span.slot for _, span in single]
+        before = states[slots]
+        before[[index for index, (_, span) in enumerate(single) if span.start == 0]] = 0
+        out[rows], after = kda_step([tensor[rows] for tensor in tensors], before)
+        states[slots] = after
+        for (_, span), state in zip(single, after, strict=True):
+            for _, slot in span.snapshots:
+                states[slot] = state
     return out
+
+
+def _kda_span(span: SpanState, tensors: Sequence[torch.Tensor], states: torch.Tensor, out: torch.Tensor) -> None:
+    """A few heads at a time, whose states and tensors stay in the cache."""
+    slots = {position - span.start: slot for position, slot in span.snapshots}
+    cuts = list(segments(span.length, list(slots)))
+    heads = max(1, _STATE_BYTES // (states[0, 0].numel() * states.element_size())) * torch.get_num_threads()
+    for some in torch.arange(states.shape[1]).split(heads):
+        own = slice(int(some[0]), int(some[-1]) + 1)
+        state = states[span.slot, own].clone() if span.start else torch.zeros_like(states[span.slot, own])
+        for start, stop in cuts:
+            marks = [mark for mark in slots if start < mark <= stop]
+            part = [tensor[start:stop, own] for tensor in tensors]
+            captured = kda_chunks(part, state, [mark - start for mark in marks], out[start:stop, own])
+            for mark, snapshot in zip(marks, captured, strict=True):
+                states[slots[mark], own] = snapshot
+        states[span.slot, own] = state
 
 
 def segments(length: int, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
